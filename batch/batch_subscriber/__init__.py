@@ -1,0 +1,1 @@
+"""Work that can wait: from a queue through the gateway into a result store."""

@@ -1,0 +1,57 @@
+"""Names that more than one component must agree on: groups, labels, annotations, ports, keys.
+
+A name that only one component uses lives in that component.
+"""
+
+from typing import Final
+
+POOL_GROUP: Final = "inference.networking.k8s.io"
+POOL_VERSION: Final = "v1"
+POOL_KIND: Final = "InferencePool"
+POOL_PLURAL: Final = "inferencepools"
+
+#: Groups that serve InferenceObjective and InferenceModelRewrite, preferred first.
+OBJECTIVE_GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
+OBJECTIVE_VERSION: Final = "v1alpha2"
+OBJECTIVE_KIND: Final = "InferenceObjective"
+OBJECTIVE_PLURAL: Final = "inferenceobjectives"
+REWRITE_KIND: Final = "InferenceModelRewrite"
+REWRITE_PLURAL: Final = "inferencemodelrewrites"
+
+PICKER_GROUP: Final = "headroom.dev"
+PICKER_VERSION: Final = "v1alpha1"
+PICKER_KIND: Final = "EndpointPicker"
+PICKER_PLURAL: Final = "endpointpickers"
+
+#: Marks an object as made by Headroom; with the pool uid annotation it is what makes a child ours.
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY_VALUE: Final = "headroom"
+#: First 16 hex digits of SHA-256 of the pool's name: a pool name may be too long for a label value.
+POOL_HASH_LABEL: Final = "headroom.dev/pool-hash"
+POOL_NAME_ANNOTATION: Final = "headroom.dev/pool-name"
+POOL_UID_ANNOTATION: Final = "headroom.dev/pool-uid"
+#: "false" on a pool leaves everything as it is, "true" skips the take-up wait and takes over.
+MANAGED_ANNOTATION: Final = "headroom.dev/managed"
+#: One word of ours on a pool, shown by `kubectl get inferencepools`.
+PICKER_ANNOTATION: Final = "headroom.dev/picker"
+
+#: Comma list of the target ports that a pod really serves; absent means all of the pool's.
+ACTIVE_PORTS_ANNOTATIONS: Final = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
+
+EXT_PROC_PORT: Final = 9002
+HEALTH_PORT: Final = 9003
+METRICS_PORT: Final = 9090
+PROXY_PORT: Final = 8081
+
+#: gRPC health service name that probes and single-replica manifests ask for.
+HEALTH_SERVICE: Final = "inference-extension"
+EXT_PROC_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+#: Keys of the two ConfigMaps that a picker reads, and where its pod mounts them.
+CONFIG_KEY: Final = "config.yaml"
+CONFIG_DIR: Final = "/etc/headroom/config"
+PRIORITIES_KEY: Final = "table.json"
+PRIORITIES_DIR: Final = "/etc/headroom/priorities"
+
+#: Cluster name under which a picker serves its pool's endpoints over EDS.
+EDS_CLUSTER: Final = "pool"

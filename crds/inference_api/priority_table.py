@@ -1,0 +1,45 @@
+"""The compiled table that the operator writes for a picker: objective name to priority, with its sources.
+
+It travels as JSON in the ConfigMap `<picker>-priorities` under `names.PRIORITIES_KEY`.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+
+
+class ObjectiveEntry(BaseModel):
+    """One InferenceObjective of the pool, as the picker needs it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    priority: Int32 = 0
+    """Higher is served first; negative may be shed when the pool is saturated."""
+    generation: int = Field(default=0, ge=0)
+    """metadata.generation of the InferenceObjective that this entry was compiled from."""
+
+
+class PriorityTable(BaseModel):
+    """All that a picker needs to know of the objectives that point at its pool.
+
+    Equal inputs give equal JSON (`dump`): keys are sorted, so that an unchanged table causes no write.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = Field(default=1, ge=1)
+    """Format of the table; a reader refuses one that is newer than it knows."""
+    objectives: dict[str, ObjectiveEntry] = Field(default_factory=dict)
+    """Keyed by the objective's metadata.name, which is what a request's objective header carries."""
+
+    def dump(self) -> str:
+        """Return canonical JSON: keys sorted, two spaces of indent, a newline at the end."""
+        ordered = self.model_copy(update={"objectives": dict(sorted(self.objectives.items()))})
+        return ordered.model_dump_json(indent=2) + "\n"
+
+    def priority_of(self, objective: str) -> int:
+        """Return the priority of the named objective; unknown names and "" are priority 0."""
+        entry = self.objectives.get(objective)
+        return 0 if entry is None else entry.priority

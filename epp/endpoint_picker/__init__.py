@@ -1,0 +1,1 @@
+"""The endpoint picker: an Envoy ext-proc service that picks a model server for every request."""

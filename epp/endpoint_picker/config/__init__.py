@@ -1,0 +1,1 @@
+"""EndpointPickerConfig: strict reading, plugin registry, building of profiles."""

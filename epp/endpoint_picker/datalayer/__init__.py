@@ -1,0 +1,1 @@
+"""What is known of the endpoints: discovery, scraping, ledger, prefix index, in columns."""

@@ -1,0 +1,1 @@
+"""The life of one request as ext-proc messages."""

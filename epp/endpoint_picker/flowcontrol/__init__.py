@@ -1,0 +1,1 @@
+"""Whether a request may enter now: saturation and shedding."""

@@ -1,0 +1,1 @@
+"""Profiles: filters, weighted scorers, one picker."""

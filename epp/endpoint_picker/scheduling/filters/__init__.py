@@ -1,0 +1,1 @@
+"""Filters: one plugin a file."""

@@ -1,0 +1,1 @@
+"""Pickers: one plugin a file."""

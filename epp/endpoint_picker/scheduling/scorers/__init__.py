@@ -1,0 +1,1 @@
+"""Scorers: one plugin a file."""

@@ -1,0 +1,1 @@
+"""A real Kubernetes control plane and a node that runs pods as host processes."""

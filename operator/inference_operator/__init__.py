@@ -1,0 +1,1 @@
+"""The operator: watch, observe, desire, apply, report."""

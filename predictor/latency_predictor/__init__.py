@@ -1,0 +1,1 @@
+"""Training server and prediction server of the latency predictor."""

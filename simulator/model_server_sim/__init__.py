@@ -1,0 +1,1 @@
+"""A vLLM-like model server whose timing follows from its load."""
