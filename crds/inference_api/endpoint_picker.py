@@ -1,0 +1,137 @@
+"""EndpointPicker, headroom.dev/v1alpha1: what a user may set about the picker of the pool of the same name.
+
+Every field of the spec is optional and acts. Defaults live here and not in the CRD, which would freeze them
+into each object at its creation.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from inference_api.markers import Schema
+from inference_api.meta import ApiType, Condition, Conditions, Generation, ObjectMeta, find_condition
+from inference_api.names import PICKER_GROUP, PICKER_KIND, PICKER_VERSION
+
+CONFIG_KIND: Final = "EndpointPickerConfig"
+CONFIG_API_VERSIONS: Final = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
+
+# Condition types of an EndpointPicker, in the order in which they are judged.
+ACCEPTED: Final = "Accepted"
+RESOLVED_REFS: Final = "ResolvedRefs"
+PICKER_READY: Final = "PickerReady"
+ENDPOINTS_READY: Final = "EndpointsReady"
+#: The summary: True when all others are, else the reason of the first that is not.
+READY: Final = "Ready"
+
+Count = Annotated[int, Schema(format="int32", minimum=0)]
+Image = Annotated[str, Schema(minLength=1, maxLength=1024, pattern=r"^\S+$")]
+Quantity = Annotated[
+    int | str,
+    Schema(
+        anyOf=[{"type": "integer"}, {"type": "string"}],
+        pattern=r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+        **{"x-kubernetes-int-or-string": True},
+    ),
+]
+
+
+class ResourceRequirements(ApiType):
+    """Compute resources of a container, as in a pod: names such as cpu and memory to quantities."""
+
+    limits: Annotated[dict[str, Quantity], Schema(maxProperties=16)] | None = None
+    """The most that the container may use."""
+    requests: Annotated[dict[str, Quantity], Schema(maxProperties=16)] | None = None
+    """What the scheduler keeps free for it."""
+
+
+class ProxyMode(StrEnum):
+    """Whether Headroom runs an Envoy of its own in front of the pool."""
+
+    NONE = "None"
+    DEPLOYMENT = "Deployment"
+
+
+class ProxySpec(ApiType):
+    """An Envoy in front of the pool, for clusters without a gateway that knows pools."""
+
+    mode: ProxyMode = ProxyMode.NONE
+    """None (the default) runs no proxy; Deployment runs one behind the Service `<picker>-proxy`."""
+    replicas: Annotated[int, Schema(format="int32", minimum=1, maximum=1000)] = 1
+    """Number of proxy pods; 1 when absent."""
+    image: Image | None = None
+    """Envoy image; the operator's --proxy-image when absent."""
+    resources: ResourceRequirements | None = None
+    """Resources of the Envoy container."""
+
+
+class EndpointPickerSpec(ApiType):
+    """What the user wants; all of it may be left out."""
+
+    paused: bool = False
+    """True stops the operator from changing or healing anything of this picker; status goes on."""
+    image: Image | None = None
+    """Picker image; the operator's --epp-image when absent."""
+    config: (
+        Annotated[
+            dict[str, Any],
+            Schema(
+                type="object",
+                properties={
+                    "apiVersion": {"type": "string", "enum": list(CONFIG_API_VERSIONS)},
+                    "kind": {"type": "string", "enum": [CONFIG_KIND]},
+                },
+                **{"x-kubernetes-preserve-unknown-fields": True},
+            ),
+        ]
+        | None
+    ) = None
+    """Body of the EndpointPickerConfig: plugins, profiles, weights. Headroom's default when absent."""
+    resources: ResourceRequirements | None = None
+    """Resources of the picker container."""
+    proxy: ProxySpec = Field(default_factory=ProxySpec)
+    """The standalone proxy; none when absent."""
+
+
+class EndpointCounts(ApiType):
+    """Endpoints of the pool: each target port of each selected pod is one."""
+
+    ready: Count = 0
+    """Endpoints whose pod is ready and not terminating."""
+    total: Count = 0
+    """All endpoints."""
+
+
+class EndpointPickerStatus(ApiType):
+    """How the picker stands; written by the operator only."""
+
+    conditions: Conditions = ()
+    """Accepted, ResolvedRefs, PickerReady, EndpointsReady, and Ready as their summary."""
+    observed_generation: Generation | None = None
+    """metadata.generation of the EndpointPicker that this was judged from."""
+    observed_pool_generation: Generation | None = None
+    """metadata.generation of the InferencePool that this was judged from."""
+    ready_replicas: Count | None = None
+    """Picker pods that are ready."""
+    endpoints: EndpointCounts | None = None
+    """Endpoints of the pool."""
+    priorities: Count | None = None
+    """Entries of the priority table that the picker was given."""
+    proxy_address: str | None = None
+    """host:port of the standalone proxy's Service, while there is one."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of that type, or None."""
+        return find_condition(self.conditions, kind)
+
+
+class EndpointPicker(ApiType):
+    """The endpoint picker of the InferencePool of the same name."""
+
+    api_version: str = f"{PICKER_GROUP}/{PICKER_VERSION}"
+    kind: str = PICKER_KIND
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    spec: EndpointPickerSpec = Field(default_factory=EndpointPickerSpec)
+    """What the user wants."""
+    status: EndpointPickerStatus | None = None
+    """How it stands."""
