@@ -1,15 +1,18 @@
 """The values that pass between the request life (extproc/) and the decision (routing.py): no I/O."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from endpoint_picker.outcomes import Outcome
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class InferenceRequest:
     """What is known of one request when it is decided on."""
 
-    __slots__ = ("body_bytes", "model", "objective", "priority", "prompt", "request_id", "stream")
+    __slots__ = ("body_bytes", "headers", "model", "objective", "priority", "prompt", "request_id", "stream")
 
     def __init__(
         self,
@@ -20,6 +23,7 @@ class InferenceRequest:
         stream: bool = False,
         objective: str = "",
         body_bytes: int = 0,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         self.request_id = request_id
         self.model = model
@@ -32,12 +36,24 @@ class InferenceRequest:
         self.priority = 0
         """Set by the router from the priority table; higher first, negative may be shed."""
         self.body_bytes = body_bytes
+        self.headers = headers
+        """Request headers by lower-case name, for plugins that read them; may be left empty."""
 
 
 class Pick:
     """A decision that was reserved in the ledger; it must be released exactly once (`Router.release`)."""
 
-    __slots__ = ("destination", "endpoint", "generation", "prefix_hit", "released", "row", "scores", "tokens")
+    __slots__ = (
+        "destination",
+        "endpoint",
+        "generation",
+        "prefix_hit",
+        "released",
+        "row",
+        "scores",
+        "sequence",
+        "tokens",
+    )
 
     def __init__(self, *, destination: str, endpoint: str, row: int, generation: int, tokens: int) -> None:
         self.destination = destination
@@ -47,6 +63,8 @@ class Pick:
         self.row = row
         """Row of the primary in the endpoint table, valid while `generation` matches the row's."""
         self.generation = generation
+        self.sequence = 0
+        """Number of the reservation among those of its row, from 1; set by the ledger."""
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row."""
         self.prefix_hit = 0.0
