@@ -15,6 +15,8 @@ class Outcome(Enum):
     SATURATED = "rejected-saturated"
     SHUTTING_DOWN = "rejected-shutting-down"
     TOO_LARGE = "rejected-too-large"
+    OVERLOADED = "rejected-overloaded"
+    """The picker itself holds as many bytes of unsent bodies as it may."""
 
     @property
     def http_status(self) -> int:
@@ -34,6 +36,7 @@ _STATUS = {
     Outcome.SATURATED: 429,
     Outcome.SHUTTING_DOWN: 503,
     Outcome.TOO_LARGE: 413,
+    Outcome.OVERLOADED: 503,
 }
 _CODE = {
     Outcome.PICKED: "OK",
@@ -42,4 +45,5 @@ _CODE = {
     Outcome.SATURATED: "ResourceExhausted",
     Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
+    Outcome.OVERLOADED: "ServiceUnavailable",
 }
