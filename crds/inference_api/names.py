@@ -55,3 +55,15 @@ PRIORITIES_DIR: Final = "/etc/headroom/priorities"
 
 #: Cluster name under which a picker serves its pool's endpoints over EDS.
 EDS_CLUSTER: Final = "pool"
+
+#: Keys of the endpoint picker protocol: request header, and key in dynamic metadata of the namespaces below.
+DESTINATION_KEY: Final = "x-gateway-destination-endpoint"
+DESTINATION_SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
+DESTINATION_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
+LB_NAMESPACE: Final = "envoy.lb"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+
+#: Where the standalone proxy answers its readiness probe and metrics scrapes, beside PROXY_PORT.
+PROXY_STATUS_PORT: Final = 8082
+PROXY_READY_PATH: Final = "/ready"
+PROXY_METRICS_PATH: Final = "/stats/prometheus"
