@@ -1,0 +1,206 @@
+"""The control-plane programs: found in KUBEBUILDER_ASSETS, else in the cache, else built once with Go.
+
+The versions are those that the go.mod files beside this module require. Nothing else is downloaded: Go
+fetches the published modules and checks them against the committed go.sum.
+"""
+
+import fcntl
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from local_cluster.errors import BuildError, ToolMissingError
+from local_cluster.tools import require_go
+
+ASSETS_VARIABLE: Final = "KUBEBUILDER_ASSETS"
+_SOURCES: Final = Path(__file__).parent / "controlplane"
+_PROGRESS_EVERY_S: Final = 10.0
+_POLL_S: Final = 0.2
+_ERROR_LINES: Final = 5
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """Paths of the three programs of a control plane."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kube_controller_manager: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> "Binaries":
+        """Return the paths that the programs have inside `directory`, present or not."""
+        return cls(directory / "etcd", directory / "kube-apiserver", directory / "kube-controller-manager")
+
+    def missing(self) -> list[str]:
+        """Return the names of those that are not there or not executable."""
+        paths = (self.etcd, self.kube_apiserver, self.kube_controller_manager)
+        return [path.name for path in paths if not os.access(path, os.X_OK)]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One run of `go build`: a module's folder below controlplane/ and what is built from it."""
+
+    module: str
+    programs: tuple[str, ...]
+    ldflags: str
+    expected: str
+
+
+def required_version(go_mod: str, module: str) -> str:
+    """Return the version (`v1.2.3`) that the text of a go.mod requires of `module`.
+
+    Raises:
+        ValueError: the module is not required there.
+    """
+    found = re.search(rf"^\s*(?:require\s+)?{re.escape(module)}\s+(v\S+)", go_mod, re.MULTILINE)
+    if found is None:
+        message = f"go.mod does not require {module}"
+        raise ValueError(message)
+    return found[1]
+
+
+def kubernetes_version() -> str:
+    """Return the pinned version of Kubernetes, such as v1.36.3."""
+    return required_version((_SOURCES / "kubernetes" / "go.mod").read_text(), "k8s.io/kubernetes")
+
+
+def etcd_version() -> str:
+    """Return the pinned version of etcd, such as v3.6.13."""
+    return required_version((_SOURCES / "etcd" / "go.mod").read_text(), "go.etcd.io/etcd/server/v3")
+
+
+def builds() -> tuple[Build, ...]:
+    """Return what has to be built, the quick one first.
+
+    Kubernetes learns its version from the linker; without it kubectl complains about the server.
+    """
+    version = kubernetes_version()
+    major, minor, *_ = version.removeprefix("v").split(".")
+    values = (
+        f"k8s.io/component-base/version.gitVersion={version}",
+        f"k8s.io/component-base/version.gitMajor={major}",
+        f"k8s.io/component-base/version.gitMinor={minor}",
+        "k8s.io/component-base/version.gitTreeState=clean",
+        f"k8s.io/client-go/pkg/version.gitVersion={version}",
+    )
+    stamped = " ".join(("-s -w", *(f"-X {value}" for value in values)))
+    return (
+        Build("etcd", ("etcd",), "-s -w", "about a minute"),
+        Build(
+            "kubernetes",
+            ("kube-apiserver", "kube-controller-manager"),
+            stamped,
+            "about 10 minutes on 2 cores",
+        ),
+    )
+
+
+def cache_directory() -> Path:
+    """Return where built programs are kept: one folder for each pair of versions."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    versions = f"{kubernetes_version()}-{etcd_version()}"
+    return Path(base).expanduser() / "headroom" / "control-plane" / versions
+
+
+def find_binaries() -> Binaries | None:
+    """Return the programs if they can be used at once, None if they would have to be built.
+
+    Raises:
+        ToolMissingError: KUBEBUILDER_ASSETS is set and lacks one of them.
+    """
+    if assets := os.environ.get(ASSETS_VARIABLE):
+        binaries = Binaries.of(Path(assets))
+        if missing := binaries.missing():
+            message = f"{ASSETS_VARIABLE}={assets} lacks {', '.join(missing)}; add it, or unset the variable"
+            raise ToolMissingError(message)
+        return binaries
+    binaries = Binaries.of(cache_directory())
+    return None if binaries.missing() else binaries
+
+
+def ensure_binaries(progress: Progress) -> Binaries:
+    """Return the programs, built first if need be; `progress` is told a line every ten seconds.
+
+    Raises:
+        ToolMissingError: Go is needed and not there.
+        BuildError: Go could not build them.
+    """
+    if (found := find_binaries()) is not None:
+        return found
+    go = require_go()
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    with _only_builder(directory, progress):
+        for build in builds():
+            lacking = [name for name in build.programs if not os.access(directory / name, os.X_OK)]
+            if lacking:
+                _build(go, build, directory, progress)
+    return Binaries.of(directory)
+
+
+@contextmanager
+def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
+    with (directory / ".lock").open("w") as lock:
+        waited = 0.0
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waited % _PROGRESS_EVERY_S == 0:
+                    progress(f"another process builds the control plane; waiting ({waited:.0f} s)")
+                time.sleep(1)
+                waited += 1
+        yield
+
+
+def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
+    what = " and ".join(build.programs)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".building-") as temporary:
+        log = Path(temporary) / "go.log"
+        argv = [str(go), "build", "-v", "-trimpath", "-ldflags", build.ldflags, "-o", f"{temporary}/"]
+        argv += [f"./cmd/{name}" for name in build.programs]
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - go itself, no shell
+                argv,
+                cwd=_SOURCES / build.module,
+                env=os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                _follow(process, log, f"building {what} (the first time takes {build.expected})", progress)
+            finally:
+                process.kill()
+                process.wait()
+        if process.returncode != 0:
+            last = " | ".join(log.read_text(errors="replace").splitlines()[-_ERROR_LINES:])
+            message = f"go could not build {what} (exit code {process.returncode}): {last}"
+            raise BuildError(message)
+        for name in build.programs:
+            (Path(temporary) / name).rename(directory / name)
+
+
+def _follow(process: subprocess.Popen[bytes], log: Path, what: str, progress: Progress) -> None:
+    """Wait for `process` and tell now and then how long it has run and how far it is."""
+    began = time.monotonic()
+    told = began - _PROGRESS_EVERY_S
+    while process.poll() is None:
+        now = time.monotonic()
+        if now - told >= _PROGRESS_EVERY_S:
+            told = now
+            compiled = log.read_bytes().count(b"\n")
+            progress(f"{what}: {now - began:.0f} s, {compiled} packages compiled or fetched")
+        time.sleep(_POLL_S)

@@ -1,0 +1,245 @@
+"""A control plane in a directory: etcd, kube-apiserver and kube-controller-manager as our children.
+
+RBAC authorises, ServiceAccount admission is on and every request is audited, as on a real cluster. What needs
+real pod addresses (EndpointSlices refuse loopback) or several nodes is left out. It holds no state that
+outlives it: each start begins with an empty cluster.
+"""
+
+import http.client
+import json
+import shutil
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from local_cluster.binaries import Binaries
+from local_cluster.errors import StartError
+from local_cluster.pki import MASTERS, Authority, Pair, make_key_pair, write_private
+from local_cluster.processes import Child, free_ports, stop_all
+
+HOST: Final = "127.0.0.1"
+CLUSTER_DOMAIN: Final = "cluster.local"
+ISSUER: Final = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
+SERVICE_RANGE: Final = "10.96.0.0/16"
+READY_TIMEOUT_S: Final = 120.0
+_STOP_GRACE_S: Final = 2.0
+_POLL_S: Final = 0.05
+_SERVER_NAMES: Final = (
+    HOST,
+    "localhost",
+    "10.96.0.1",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    f"kubernetes.default.svc.{CLUSTER_DOMAIN}",
+)
+_CONTROLLERS: Final = (
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "job-controller",
+    "disruption-controller",
+    "resourcequota-controller",
+    "clusterrole-aggregation-controller",
+)
+_AUDIT_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"]},
+        {"level": "Metadata"},
+    ],
+}
+
+
+class ControlPlane:
+    """The three processes. `start` and `stop` belong to one thread, which must live as long as they do."""
+
+    def __init__(self, directory: Path, binaries: Binaries) -> None:
+        self._directory = directory.absolute()
+        self._binaries = binaries
+        self._children: list[Child] = []
+        self.log_directory: Path = self._directory / "logs"
+        self.audit_log: Path = self.log_directory / "audit.log"
+        self.kubeconfig: Path = self._directory / "kubeconfig"
+        self.url = ""
+
+    @property
+    def certificate_authority(self) -> Path:
+        """The file (PEM) that a client trusts the API server by."""
+        return self._pki / "ca.crt"
+
+    @property
+    def client(self) -> Pair:
+        """Certificate and key of the cluster's administrator."""
+        return Pair(self._pki / "admin.crt", self._pki / "admin.key")
+
+    @property
+    def _pki(self) -> Path:
+        return self._directory / "pki"
+
+    def start(self) -> None:
+        """Start with an empty cluster and wait until the default namespace takes pods.
+
+        Raises:
+            StartError: a process ended or was not ready in READY_TIMEOUT_S; none is left behind.
+        """
+        for stale in (self._pki, self._directory / "etcd", self.log_directory):
+            shutil.rmtree(stale, ignore_errors=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.log_directory.mkdir()
+        try:
+            self._start_all()
+            self._await("/readyz", "the API server")
+            self._await("/api/v1/namespaces/default/serviceaccounts/default", "the default ServiceAccount")
+            self._await("/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "the root certificate")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process of it; does nothing when none runs."""
+        children, self._children = self._children, []
+        stop_all(reversed(children), _STOP_GRACE_S)
+
+    def check(self) -> None:
+        """Raise StartError if one of the processes has ended."""
+        for child in self._children:
+            child.check()
+
+    def _start_all(self) -> None:
+        authority = Authority(self._pki, "headroom-local-ca")
+        etcd_port, peer_port, api_port = free_ports(3)
+        self.url = f"https://{HOST}:{api_port}"
+        etcd_pair = authority.issue("etcd", "etcd", hosts=(HOST,))
+        server = authority.issue("kube-apiserver", "kube-apiserver", groups=(MASTERS,), hosts=_SERVER_NAMES)
+        admin = authority.issue("admin", "headroom-admin", groups=(MASTERS,))
+        manager = authority.issue("controller-manager", "system:kube-controller-manager", groups=(MASTERS,))
+        self.node_server = authority.issue(
+            "node", "system:node:local", groups=(MASTERS,), hosts=(HOST, "localhost")
+        )
+        tokens = make_key_pair(self._pki, "service-accounts")
+        write_kubeconfig(self.kubeconfig, self.url, authority.certificate, admin)
+        write_kubeconfig(self._pki / "node.kubeconfig", self.url, authority.certificate, self.node_server)
+        manager_config = self._pki / "controller-manager.kubeconfig"
+        write_kubeconfig(manager_config, self.url, authority.certificate, manager)
+        policy = self._pki / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
+        client_url = f"https://{HOST}:{etcd_port}"
+        self._run(
+            self._binaries.etcd,
+            f"--data-dir={self._directory / 'etcd'}",
+            f"--listen-client-urls={client_url}",
+            f"--advertise-client-urls={client_url}",
+            f"--listen-peer-urls=http://{HOST}:{peer_port}",
+            f"--initial-advertise-peer-urls=http://{HOST}:{peer_port}",
+            f"--initial-cluster=default=http://{HOST}:{peer_port}",
+            f"--cert-file={etcd_pair.certificate}",
+            f"--key-file={etcd_pair.key}",
+            f"--trusted-ca-file={authority.certificate}",
+            "--client-cert-auth",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        )
+        self._run(
+            self._binaries.kube_apiserver,
+            f"--etcd-servers={client_url}",
+            f"--etcd-cafile={authority.certificate}",
+            f"--etcd-certfile={server.certificate}",
+            f"--etcd-keyfile={server.key}",
+            f"--bind-address={HOST}",
+            f"--advertise-address={HOST}",
+            "--endpoint-reconciler-type=none",  # it would write an EndpointSlice with a loopback address
+            f"--secure-port={api_port}",
+            f"--tls-cert-file={server.certificate}",
+            f"--tls-private-key-file={server.key}",
+            f"--client-ca-file={authority.certificate}",
+            f"--kubelet-certificate-authority={authority.certificate}",
+            f"--kubelet-client-certificate={server.certificate}",
+            f"--kubelet-client-key={server.key}",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--service-account-issuer={ISSUER}",
+            f"--service-account-key-file={tokens.certificate}",
+            f"--service-account-signing-key-file={tokens.key}",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            "--authorization-mode=RBAC",
+            # There is no controller here that would take the taint off again.
+            "--disable-admission-plugins=TaintNodesByCondition",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.audit_log}",
+            "--audit-log-maxsize=200",
+            "--audit-log-maxbackup=1",
+            "--event-ttl=1h",
+            "--profiling=false",
+        )
+        self._run(
+            self._binaries.kube_controller_manager,
+            f"--kubeconfig={manager_config}",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--service-account-private-key-file={tokens.key}",
+            f"--root-ca-file={authority.certificate}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            "--profiling=false",
+        )
+
+    def _run(self, program: Path, *flags: str) -> None:
+        name = program.name
+        self._children.append(Child(name, (str(program), *flags), self.log_directory / f"{name}.log"))
+
+    def _await(self, path: str, what: str) -> None:
+        """Ask for `path` until it is answered with 200."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        ask = self._asker()
+        while ask(path) != http.HTTPStatus.OK:
+            self.check()
+            if time.monotonic() > deadline:
+                message = f"{what} was not ready in {READY_TIMEOUT_S:.0f} s; see {self.log_directory}"
+                raise StartError(message)
+            time.sleep(_POLL_S)
+
+    def _asker(self) -> Callable[[str], int]:
+        context = ssl.create_default_context(cafile=str(self.certificate_authority))
+        context.load_cert_chain(self.client.certificate, self.client.key)
+        port = int(self.url.rpartition(":")[2])
+
+        def ask(path: str) -> int:
+            connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=5)
+            try:
+                connection.request("GET", path)
+                return connection.getresponse().status
+            except (OSError, http.client.HTTPException):
+                return 0
+            finally:
+                connection.close()
+
+        return ask
+
+
+def write_kubeconfig(path: Path, url: str, authority: Path, client: Pair) -> None:
+    """Write a kubeconfig (mode 0600) that names the certificate files by absolute path."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": {"server": url, "certificate-authority": str(authority)}}],
+        "users": [
+            {
+                "name": "local",
+                "user": {"client-certificate": str(client.certificate), "client-key": str(client.key)},
+            }
+        ],
+        "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+        "current-context": "local",
+    }
+    write_private(path, json.dumps(config, indent=1).encode())

@@ -1,0 +1,29 @@
+"""What can go wrong in a local cluster, as errors whose text is one line that says what to do."""
+
+
+class LocalClusterError(Exception):
+    """Base of every error of this package; its text is fit to be shown to a user as it is."""
+
+
+class ToolMissingError(LocalClusterError):
+    """A program that is needed (go, kubectl) is not on this machine, or is too old."""
+
+
+class BuildError(LocalClusterError):
+    """Building the control-plane binaries with Go did not work."""
+
+
+class StartError(LocalClusterError):
+    """A part of the cluster ended, or did not become ready in time."""
+
+
+class NotRunningError(LocalClusterError):
+    """There is no running cluster in the given directory."""
+
+
+class AlreadyRunningError(LocalClusterError):
+    """A cluster runs in the given directory already."""
+
+
+class NamespacesRefusedError(LocalClusterError):
+    """This machine does not let a process make its own user and mount namespace."""
