@@ -1,0 +1,105 @@
+"""The in-flight ledger: what this picker has sent and not got back. No I/O, no clock.
+
+A scrape tells what a server had when it was asked, W waiting and R running; what was reserved since is in
+neither. So the *effective queue* of a row is
+
+    waiting + unseen
+
+where `unseen` counts the reservations that are still held and were made after the last good scrape was
+*started*. A request that reached the server before it wrote its page may be in both for one scrape interval:
+that errs on the side of spreading. Nothing in flight is ever added to W or R beyond that, so no request is
+counted twice for longer than one interval. A row without metrics has W and R unknown; there the whole
+`inflight_requests` is all that is known.
+"""
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import EndpointTable
+from endpoint_picker.request import Pick
+
+
+class Ledger:
+    """Sole writer of the table's in-flight columns."""
+
+    __slots__ = ("_marked", "_reserved", "_seen", "_since_mark", "_table", "held", "released", "reserved")
+
+    def __init__(self, table: EndpointTable) -> None:
+        self._table = table
+        size = len(table.endpoints)
+        self._reserved = np.zeros(size, dtype=np.int64)
+        """Reservations ever made on the row's tenant; numbers the next one."""
+        self._marked = np.zeros(size, dtype=np.int64)
+        """`_reserved` when the scrape under way was started."""
+        self._seen = np.zeros(size, dtype=np.int64)
+        """`_reserved` when the last good scrape was started."""
+        self._since_mark = np.zeros(size, dtype=np.int64)
+        """Reservations held that were made after the scrape under way was started."""
+        self.held = 0
+        """Picks in flight, those of endpoints that are gone included."""
+        self.reserved = 0
+        self.released = 0
+        table.on_free(self._forget)
+
+    def reserve(self, pick: Pick) -> None:
+        """Count the pick's request and tokens on its row."""
+        row = pick.row
+        if row >= len(self._reserved):
+            self._grow()
+        table = self._table
+        self._reserved[row] += 1
+        pick.sequence = int(self._reserved[row])
+        self._since_mark[row] += 1
+        table.unseen[row] += 1
+        table.inflight_requests[row] += 1
+        table.inflight_tokens[row] += pick.tokens
+        self.held += 1
+        self.reserved += 1
+
+    def computed(self, pick: Pick) -> None:
+        """Give back the pick's tokens: its prompt has been computed. Only the first call counts."""
+        if pick.released or not pick.tokens:
+            return
+        if self._table.is_current(pick.row, pick.generation):
+            self._table.inflight_tokens[pick.row] -= pick.tokens
+        pick.tokens = 0
+
+    def release(self, pick: Pick) -> bool:
+        """Give the reservation back; return False, and do nothing, when that was done before."""
+        if pick.released:
+            return False
+        self.computed(pick)
+        pick.released = True
+        self.held -= 1
+        self.released += 1
+        row, table = pick.row, self._table
+        if table.is_current(row, pick.generation):
+            table.inflight_requests[row] -= 1
+            if pick.sequence > self._seen[row]:
+                table.unseen[row] -= 1
+            if pick.sequence > self._marked[row]:
+                self._since_mark[row] -= 1
+        return True
+
+    def scrape_started(self, row: int) -> None:
+        """Remember what was reserved before a scrape of the row is sent; the latest start counts."""
+        if row >= len(self._reserved):
+            self._grow()
+        self._marked[row] = self._reserved[row]
+        self._since_mark[row] = 0
+
+    def scrape_succeeded(self, row: int) -> None:
+        """Take what was reserved before the scrape's start as counted by the server."""
+        self._seen[row] = self._marked[row]
+        self._table.unseen[row] = self._since_mark[row]
+
+    def _forget(self, row: int) -> None:
+        if row < len(self._reserved):
+            for column in (self._reserved, self._marked, self._seen, self._since_mark):
+                column[row] = 0
+
+    def _grow(self) -> None:
+        more = np.zeros(len(self._table.endpoints) - len(self._reserved), dtype=np.int64)
+        self._reserved = np.concatenate([self._reserved, more])
+        self._marked = np.concatenate([self._marked, more])
+        self._seen = np.concatenate([self._seen, more])
+        self._since_mark = np.concatenate([self._since_mark, more])

@@ -1,0 +1,187 @@
+"""Which server has computed which prompt prefix: an estimate from this picker's own decisions. Pure.
+
+A prompt is cut into blocks of `block_tokens` tokens (4 bytes a token); a block's hash is the xxhash64 of its
+bytes seeded with the hash of the block before it, the first with the hash of the model's name. The index maps
+a hash to the bit set of rows that hold it, so one walk over a prompt's hashes finds the match length of every
+row: a row leaves the walk at its first missing block and never comes back.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from xxhash import xxh64_intdigest
+
+from endpoint_picker.datalayer.table import EndpointTable, Rows
+
+BYTES_PER_TOKEN: Final = 4
+#: Smaller blocks cost more to hash than they tell.
+MIN_BLOCK_TOKENS: Final = 64
+#: A scraped block size beyond this is not believed.
+MAX_BLOCK_TOKENS: Final = 1024
+#: Cap of a prompt's matched part, in tokens.
+MAX_PROMPT_TOKENS: Final = 131_072
+#: Entries of a server that has not said how many blocks it has.
+DEFAULT_CAPACITY: Final = 31_250
+#: Entries of one server at most, whatever it says: forgetting a server stays under some 20 ms.
+MAX_CAPACITY: Final = 65_536
+#: Entries of all servers together; one costs about 200 bytes.
+MAX_ENTRIES: Final = 1_000_000
+#: How much beyond the total bound the largest server gives back at a time.
+_SHED: Final = 64
+
+
+class PrefixIndex:
+    """Sole writer of the table's prefix columns. Bounded by server and in total, oldest out first."""
+
+    __slots__ = (
+        "_default_capacity",
+        "_holders",
+        "_least_block",
+        "_max_entries",
+        "_max_tokens",
+        "_recent",
+        "_table",
+        "_touched",
+        "entries",
+    )
+
+    def __init__(self, table: EndpointTable, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._table = table
+        self._max_entries = max_entries
+        self._holders: dict[int, int] = {}
+        """Block hash to bit set of rows."""
+        self._recent: dict[int, OrderedDict[int, None]] = {}
+        """Row to its block hashes, least recently used first."""
+        self._touched: list[int] = []
+        """Rows whose match column is not 0."""
+        self.entries = 0
+        self.configure()
+        table.on_free(self.forget)
+
+    def configure(
+        self,
+        *,
+        block_tokens: int = MIN_BLOCK_TOKENS,
+        max_tokens: int = MAX_PROMPT_TOKENS,
+        capacity: int = DEFAULT_CAPACITY,
+    ) -> None:
+        """Set the least block size, the longest prompt part matched (both tokens) and a server's entries."""
+        self._least_block = min(max(block_tokens, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS)
+        self._max_tokens = max_tokens
+        self._default_capacity = min(capacity, MAX_CAPACITY)
+        self._table.block_tokens = max(self._table.block_tokens, self._least_block)
+
+    def follow_block_size(self, auto: bool) -> None:
+        """Take the largest believable block size that a server reports, at least the configured one.
+
+        Another size makes another chain of hashes: what is known then ages out.
+        """
+        largest = int(self._table.block_size.max(initial=0)) if auto else 0
+        self._table.block_tokens = min(max(self._least_block, largest), MAX_BLOCK_TOKENS)
+
+    def hashes(self, model: str, prompt: bytes) -> list[int]:
+        """Return the chained hashes of the prompt's full blocks, in order, up to the configured length."""
+        size = self._table.block_tokens * BYTES_PER_TOKEN
+        end = min(len(prompt), self._max_tokens * BYTES_PER_TOKEN) - size
+        seed = xxh64_intdigest(model.encode())
+        chain: list[int] = []
+        for start in range(0, end + 1, size):
+            seed = xxh64_intdigest(prompt[start : start + size], seed)
+            chain.append(seed)
+        return chain
+
+    def match(self, chain: Sequence[int], rows: Rows) -> None:
+        """Write into the table how many leading blocks each of the rows holds, and how many there are."""
+        table = self._table
+        matched = table.prefix_matched
+        if self._touched:
+            matched[self._touched] = 0.0
+            self._touched = []
+        table.prompt_blocks = len(chain)
+        holders = self._holders
+        if not chain or chain[0] not in holders:
+            return
+        alive = bits_of(rows)
+        length = 0
+        for block in chain:
+            still = holders.get(block, 0) & alive
+            if still != alive:
+                self._settle(alive & ~still, length)
+                alive = still
+                if not alive:
+                    return
+            length += 1
+        self._settle(alive, length)
+
+    def record(self, chain: Sequence[int], row: int) -> None:
+        """Note that the row is going to hold these blocks.
+
+        Entered tail first, so that the head, which more prompts share, is evicted after its tail.
+        """
+        if not chain:
+            return
+        recent = self._recent.get(row)
+        if recent is None:
+            recent = self._recent[row] = OrderedDict()
+        holders, bit, before = self._holders, 1 << row, len(recent)
+        for block in reversed(chain):
+            if block in recent:
+                recent.move_to_end(block)
+            else:
+                recent[block] = None
+                holders[block] = holders.get(block, 0) | bit
+        self.entries += len(recent) - before
+        self._evict(row, len(recent) - self.capacity(row))
+        while self.entries > self._max_entries:
+            self._evict(max(self._recent, key=self._size), min(_SHED, self.entries - self._max_entries))
+
+    def capacity(self, row: int) -> int:
+        """Return how many blocks of ours the row's server can hold, by what it reported."""
+        tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])
+        if tokens <= 0:
+            return self._default_capacity
+        return min(max(1, tokens // self._table.block_tokens), MAX_CAPACITY)
+
+    def forget(self, row: int) -> None:
+        """Drop all that is known of the row."""
+        recent = self._recent.get(row)
+        if recent is not None:
+            self._evict(row, len(recent))
+            del self._recent[row]
+
+    def _size(self, row: int) -> int:
+        return len(self._recent[row])
+
+    def _evict(self, row: int, count: int) -> None:
+        recent, holders, keep = self._recent[row], self._holders, ~(1 << row)
+        for _ in range(count):
+            block, _none = recent.popitem(last=False)
+            left = holders[block] & keep
+            if left:
+                holders[block] = left
+            else:
+                del holders[block]
+        self.entries -= max(count, 0)
+
+    def _settle(self, bits: int, length: int) -> None:
+        """Write `length` for every row of the bit set."""
+        if not length:
+            return
+        matched, touched = self._table.prefix_matched, self._touched
+        while bits:
+            lowest = bits & -bits
+            row = lowest.bit_length() - 1
+            matched[row] = length
+            touched.append(row)
+            bits ^= lowest
+
+
+def bits_of(rows: Rows) -> int:
+    """Return the bit set of the rows."""
+    if not rows.size:
+        return 0
+    flags = np.zeros(int(rows[-1]) + 1, dtype=np.bool_)
+    flags[rows] = True
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")

@@ -1,0 +1,249 @@
+"""The endpoint table: a row an endpoint, a numpy column a signal. It does no I/O and reads no clock.
+
+Columns have one writer each: the scrape columns belong to the scraper, the in-flight columns to the ledger,
+the match column to the prefix index, identity and readiness to `replace`. In every scrape column NaN means
+*unknown* (never scraped, or too old): arithmetic carries it along, so no reader mistakes it for idle.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.intp]
+"""Row numbers of the table, in ascending order unless said otherwise."""
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+INITIAL_CAPACITY: Final = 16
+#: Metrics older than this say nothing about a server; its scrape columns become NaN.
+STALE_AFTER_S: Final = 2.0
+
+_EMPTY: Final[Rows] = np.empty(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One (pod, target port) pair."""
+
+    name: str
+    """`<pod>-rank-<index of the port in the pool's list>`."""
+    namespace: str
+    address: str
+    """IP literal, without brackets."""
+    port: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True
+    """False while it may not be picked; its row, in-flight counts and prefixes are kept for its return."""
+    incarnation: str = ""
+    """Differs when the server lost its state (another pod, or a restarted container)."""
+
+    @property
+    def hostport(self) -> str:
+        """Return "ip:port", or "[ip]:port" for IPv6."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    def is_same_server(self, other: "Endpoint") -> bool:
+        """Tell whether what is known of `other` holds for this one too."""
+        return (self.address, self.port, self.incarnation) == (other.address, other.port, other.incarnation)
+
+
+class EndpointTable:
+    """All endpoints of the pool. Not thread-safe; columns grow by doubling, so never keep one."""
+
+    __slots__ = (
+        "_by_hostport",
+        "_by_ip",
+        "_by_key",
+        "_free",
+        "_on_free",
+        "block_size",
+        "block_tokens",
+        "endpoints",
+        "generation",
+        "hostports",
+        "inflight_requests",
+        "inflight_tokens",
+        "kv_usage",
+        "num_blocks",
+        "prefix_matched",
+        "prompt_blocks",
+        "ready",
+        "ready_rows",
+        "running",
+        "scraped_at",
+        "unseen",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        size = INITIAL_CAPACITY
+        # Identity, written by `replace`.
+        self.endpoints: list[Endpoint | None] = [None] * size
+        self.hostports: list[str] = [""] * size
+        self.ready = np.zeros(size, dtype=np.bool_)
+        self.generation = np.zeros(size, dtype=np.int64)
+        """Counts the tenants of a row, so that a pick of an earlier one cannot touch its successor."""
+        # Scraped, written by the scraper; NaN is unknown.
+        self.waiting: Floats = np.full(size, np.nan)
+        """Requests in the server's queue."""
+        self.running: Floats = np.full(size, np.nan)
+        """Requests in the server's batch."""
+        self.kv_usage: Floats = np.full(size, np.nan)
+        """Fraction of the KV cache in use, [0, 1]."""
+        self.scraped_at: Floats = np.full(size, -np.inf)
+        """When the last good scrape was started, seconds of the caller's monotonic clock."""
+        self.block_size = np.zeros(size, dtype=np.int64)
+        """Tokens in a KV-cache block; 0 is unknown."""
+        self.num_blocks = np.zeros(size, dtype=np.int64)
+        """KV-cache blocks of the server; 0 is unknown."""
+        # In flight from this picker, written by the ledger.
+        self.inflight_requests = np.zeros(size, dtype=np.int64)
+        self.inflight_tokens = np.zeros(size, dtype=np.int64)
+        """Uncached prompt tokens that were sent and have not been computed yet."""
+        self.unseen = np.zeros(size, dtype=np.int64)
+        """Requests in flight that the last good scrape cannot have counted."""
+        # Of the request being decided on, written by the prefix index.
+        self.prefix_matched: Floats = np.zeros(size)
+        """Leading blocks of the prompt that the row is believed to hold."""
+        self.prompt_blocks = 0
+        self.block_tokens = 64
+
+        self.ready_rows: Rows = _EMPTY
+        self.version = 0
+        """Grows with every change of identity or readiness."""
+        self._by_key: dict[tuple[str, str], int] = {}
+        self._by_hostport: dict[str, int] = {}
+        self._by_ip: dict[str, list[int]] = {}
+        self._free = list(range(size - 1, -1, -1))
+        self._on_free: list[Callable[[int], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def on_free(self, forget: Callable[[int], None]) -> None:
+        """Call `forget(row)` for every row that loses its tenant, before the row can get another."""
+        self._on_free.append(forget)
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Make the table hold exactly these endpoints; return whether anything changed.
+
+        Rows of endpoints that stay keep their number and their columns. Of two with one namespace and name
+        the later counts.
+        """
+        wanted = {(each.namespace, each.name): each for each in endpoints}
+        changed = False
+        for key, row in list(self._by_key.items()):
+            old, new = self.endpoints[row], wanted.get(key)
+            if new is None or old is None or not new.is_same_server(old):
+                self._remove(key, row)
+                changed = True
+        for key, new in wanted.items():
+            known = self._by_key.get(key)
+            if known is None:
+                self._add(key, new)
+                changed = True
+            elif self.endpoints[known] != new:
+                self.endpoints[known] = new
+                self.ready[known] = new.ready
+                changed = True
+        if changed:
+            self._index()
+        return changed
+
+    def rows_of(self, subset: Iterable[str]) -> Rows:
+        """Return the ready rows that the entries name: "ip" is every port of it, "ip:port" one."""
+        found: set[int] = set()
+        for entry in subset:
+            row = self._by_hostport.get(entry)
+            if row is not None:
+                found.add(row)
+            else:
+                found.update(self._by_ip.get(entry.strip("[]"), ()))
+        return np.array(sorted(found), dtype=np.intp) if found else _EMPTY
+
+    def occupied(self) -> list[int]:
+        """Return the rows that have a tenant, ready or not, in ascending order."""
+        return sorted(self._by_key.values())
+
+    def row_at(self, hostport: str) -> int | None:
+        """Return the ready row at this address, None when there is none."""
+        return self._by_hostport.get(hostport)
+
+    def is_current(self, row: int, generation: int) -> bool:
+        """Tell whether the row still has the tenant that it had at `generation`."""
+        return bool(self.generation[row] == generation)
+
+    def expire(self, now: float) -> None:
+        """Make the load columns of every row that was last scraped too long ago unknown."""
+        stale = self.scraped_at < now - STALE_AFTER_S
+        if stale.any():
+            self.waiting[stale] = np.nan
+            self.running[stale] = np.nan
+            self.kv_usage[stale] = np.nan
+
+    def _add(self, key: tuple[str, str], endpoint: Endpoint) -> None:
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
+        self._by_key[key] = row
+        self.endpoints[row] = endpoint
+        self.hostports[row] = endpoint.hostport
+        self.ready[row] = endpoint.ready
+
+    def _remove(self, key: tuple[str, str], row: int) -> None:
+        for forget in self._on_free:
+            forget(row)
+        del self._by_key[key]
+        self.endpoints[row] = None
+        self.hostports[row] = ""
+        self.ready[row] = False
+        self.generation[row] += 1
+        for load in (self.waiting, self.running, self.kv_usage):
+            load[row] = np.nan
+        self.scraped_at[row] = -np.inf
+        for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
+            count[row] = 0
+        self.unseen[row] = 0
+        self._free.append(row)
+
+    def _index(self) -> None:
+        """Rebuild what is looked up by readiness and address."""
+        self.version += 1
+        self.ready_rows = np.flatnonzero(self.ready)
+        self._by_hostport = {}
+        self._by_ip = {}
+        for row in self.ready_rows.tolist():
+            endpoint = self.endpoints[row]
+            if endpoint is not None:
+                self._by_hostport[self.hostports[row]] = row
+                self._by_ip.setdefault(endpoint.address, []).append(row)
+
+    def _grow(self) -> None:
+        old = len(self.endpoints)
+        self.endpoints.extend([None] * old)
+        self.hostports.extend([""] * old)
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+        for name, fill in _COLUMNS.items():
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.full(old, fill, dtype=column.dtype)]))
+
+
+_COLUMNS: Final[Mapping[str, float]] = {
+    "ready": 0,
+    "generation": 0,
+    "waiting": np.nan,
+    "running": np.nan,
+    "kv_usage": np.nan,
+    "scraped_at": -np.inf,
+    "block_size": 0,
+    "num_blocks": 0,
+    "inflight_requests": 0,
+    "inflight_tokens": 0,
+    "unseen": 0,
+    "prefix_matched": 0,
+}
+"""Every growing column with the value of a row without tenant."""

@@ -1,0 +1,77 @@
+"""label-selector-filter: keeps endpoints whose pod labels match a Kubernetes label selector."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from endpoint_picker.datalayer.table import EndpointTable, Rows
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+
+
+class Requirement(PluginParams):
+    """One entry of matchExpressions."""
+
+    key: str = Field(min_length=1)
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_what_its_operator_needs(self) -> "Requirement":
+        if self.operator in ("In", "NotIn") and not self.values:
+            msg = f"operator {self.operator} needs values"
+            raise ValueError(msg)
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            msg = f"operator {self.operator} takes no values"
+            raise ValueError(msg)
+        return self
+
+    def is_met(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether the labels meet the requirement; NotIn is met by an absent label."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+class LabelSelectorParams(PluginParams):
+    """A Kubernetes LabelSelector; an empty one matches all."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether the labels meet every part of the selector."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            requirement.is_met(labels) for requirement in self.match_expressions
+        )
+
+
+class LabelSelectorFilter(Plugin):
+    """Keeps matching endpoints; which match is worked out once a version of the table."""
+
+    __slots__ = ("_mask", "_selector", "_table", "_version")
+    type_name = "label-selector-filter"
+    params_type = LabelSelectorParams
+
+    def __init__(self, params: LabelSelectorParams) -> None:
+        self._selector = params
+        self._table: EndpointTable | None = None
+        self._version = -1
+        self._mask = np.zeros(0, dtype=np.bool_)
+
+    def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+        """Return the rows whose labels match."""
+        if table.version != self._version or table is not self._table:
+            self._mask = np.array(
+                [each is not None and self._selector.matches(each.labels) for each in table.endpoints]
+            )
+            self._table, self._version = table, table.version
+        return rows[self._mask[rows]]

@@ -1,0 +1,28 @@
+"""max-score-picker: the highest score, ties at random."""
+
+from typing import Final
+
+from endpoint_picker.datalayer.table import Floats, Rows
+from endpoint_picker.scheduling.pickers.params import PickerParams, highest
+from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+
+#: Scores closer than this are a tie: sums of floats differ by less for no reason of ours.
+TIE: Final = 1e-9
+
+
+class MaxScorePicker(Plugin):
+    """Takes the highest scores in order; equal ones in random order."""
+
+    __slots__ = ("_count",)
+    type_name = "max-score-picker"
+    params_type = PickerParams
+
+    def __init__(self, params: PickerParams) -> None:
+        self._count = params.count
+
+    def pick(self, scores: Floats, rng: RandomSource) -> Rows:
+        """Return positions by falling score."""
+        keys = rng.random(scores.size)
+        keys *= TIE
+        keys += scores
+        return highest(keys, self._count)

@@ -1,0 +1,29 @@
+"""weighted-random-picker: a candidate with a chance in proportion to its score."""
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import Floats, Rows
+from endpoint_picker.scheduling.pickers.params import PickerParams, highest
+from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+
+
+class WeightedRandomPicker(Plugin):
+    """Sampling without replacement by A-Res: key U^(1/score), a score of 0 last; uniform when all are 0."""
+
+    __slots__ = ("_count",)
+    type_name = "weighted-random-picker"
+    params_type = PickerParams
+
+    def __init__(self, params: PickerParams) -> None:
+        self._count = params.count
+
+    def pick(self, scores: Floats, rng: RandomSource) -> Rows:
+        """Return positions in sampled order."""
+        draw = rng.random(scores.size)
+        positive = scores > 0.0
+        if not positive.any():
+            return highest(draw, self._count)
+        # log(U)/score orders as U^(1/score) does and cannot underflow; U is in (0, 1] here.
+        keys = np.full(scores.size, -np.inf)
+        keys[positive] = np.log1p(-draw[positive]) / scores[positive]
+        return highest(keys, self._count)

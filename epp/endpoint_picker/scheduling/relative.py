@@ -1,0 +1,31 @@
+"""Scores by position between the best and the worst candidate. Pure."""
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import Counts, Floats
+
+
+def lower_is_better(load: Floats, otherwise: Floats | Counts) -> Floats:
+    """Return (max - x) / (max - min) of each value, all 1.0 when they are equal.
+
+    NaN is unknown. An unknown value scores 0 while another one is known: a server whose metrics stopped is
+    no idle server. When none is known, `otherwise` (one value each, never NaN) takes the place of `load`.
+    """
+    low = load.min()
+    if low != low:  # NaN: some value is unknown
+        return _with_unknown(load, otherwise)
+    high = load.max()
+    if high == low:
+        return np.ones(load.size)
+    scores: Floats = (high - load) / (high - low)
+    return scores
+
+
+def _with_unknown(load: Floats, otherwise: Floats | Counts) -> Floats:
+    unknown = np.isnan(load)
+    if unknown.all():
+        return lower_is_better(otherwise.astype(np.float64), otherwise)
+    scores = np.zeros(load.size)
+    known = ~unknown
+    scores[known] = lower_is_better(load[known], otherwise)
+    return scores

@@ -1,0 +1,44 @@
+"""prefix-cache-scorer: prefers the server that has computed most of the prompt already."""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+
+
+class PrefixCacheParams(PluginParams):
+    """Parameters of prefix-cache-scorer."""
+
+    match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the score that goes by the length of the match rather than by its part of the prompt."""
+    match_length_scale_tokens: int = Field(default=8192, gt=0)
+    """Match length, tokens, that is worth the full share."""
+
+
+class PrefixCacheScorer(Plugin):
+    """w * min(1, match / scale)^2 + (1 - w) * match / total; 0 for a prompt of no full block."""
+
+    __slots__ = ("_scale", "_weight")
+    type_name = "prefix-cache-scorer"
+    params_type = PrefixCacheParams
+    bounded: ClassVar[bool] = True
+    needs_prompt: ClassVar[bool] = True
+
+    def __init__(self, params: PrefixCacheParams) -> None:
+        self._weight = params.match_length_weight
+        self._scale = float(params.match_length_scale_tokens)
+
+    def score(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
+        """Return the believed cached part of the prompt on each row."""
+        matched: Floats = table.prefix_matched[rows]
+        if not table.prompt_blocks:
+            return np.zeros(rows.size)
+        ratio: Floats = matched / table.prompt_blocks
+        if not self._weight:
+            return ratio
+        length = np.minimum(1.0, matched * (table.block_tokens / self._scale))
+        return self._weight * length * length + (1.0 - self._weight) * ratio
