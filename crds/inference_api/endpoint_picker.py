@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from inference_api.markers import Schema
-from inference_api.meta import ApiType, Condition, Conditions, Generation, ObjectMeta, find_condition
+from inference_api.markers import Schema, list_of
+from inference_api.meta import ApiType, Condition, Generation, ObjectMeta, find_condition
 from inference_api.names import PICKER_GROUP, PICKER_KIND, PICKER_VERSION
 
 CONFIG_KIND: Final = "EndpointPickerConfig"
@@ -105,7 +105,7 @@ class EndpointCounts(ApiType):
 class EndpointPickerStatus(ApiType):
     """How the picker stands; written by the operator only."""
 
-    conditions: Conditions = ()
+    conditions: Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=16)] = ()
     """Accepted, ResolvedRefs, PickerReady, EndpointsReady, and Ready as their summary."""
     observed_generation: Generation | None = None
     """metadata.generation of the EndpointPicker that this was judged from."""
