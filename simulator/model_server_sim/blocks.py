@@ -1,0 +1,107 @@
+"""The KV cache as counted blocks, with a prefix cache over full ones. Pure: no I/O, clock or randomness.
+
+A block is free (holds nothing), private (one sequence fills it), shared (full, named by its hash, used by one
+sequence or more) or idle (full and named, used by none: kept until its room is needed, least recently used
+first). Blocks have no identity beyond that, so counts and hashes are all the state there is.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+class Holding:
+    """The blocks of one sequence: its full, named ones in order, then a number of private ones."""
+
+    __slots__ = ("private", "shared")
+
+    def __init__(self) -> None:
+        self.shared: list[int] = []
+        self.private = 0
+
+
+class BlockPool:
+    """All KV blocks of an engine. Costs are O(blocks concerned)."""
+
+    __slots__ = ("_idle", "_uses", "free", "total")
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.free = total
+        self._uses: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def available(self) -> int:
+        """Return how many blocks can be handed out now, evicting idle ones."""
+        return self.free + len(self._idle)
+
+    @property
+    def used(self) -> int:
+        """Return how many blocks sequences hold; a shared block counts once."""
+        return self.total - self.available
+
+    @property
+    def shared(self) -> int:
+        """Return how many named blocks are in use."""
+        return len(self._uses)
+
+    def match(self, hashes: Sequence[int], limit: int) -> int:
+        """Return how many leading hashes are cached, at most `limit`."""
+        count = 0
+        for name in hashes[:limit]:
+            if name not in self._uses and name not in self._idle:
+                break
+            count += 1
+        return count
+
+    def admit(self, holding: Holding, hits: Sequence[int], blocks: int) -> bool:
+        """Give an empty holding the cached `hits` and private blocks up to `blocks`; False: no change."""
+        idle_hits = len({name for name in hits if name in self._idle})
+        if blocks - len(hits) > self.available - idle_hits:
+            return False
+        for name in hits:
+            self._use(name)
+        holding.shared.extend(hits)
+        return self.grow(holding, blocks)
+
+    def grow(self, holding: Holding, blocks: int) -> bool:
+        """Enlarge the holding to `blocks` in all; False changes nothing."""
+        need = blocks - len(holding.shared) - holding.private
+        if need <= 0:
+            return True
+        if need > self.available:
+            return False
+        for _ in range(need - self.free):
+            self._idle.popitem(last=False)
+        self.free = max(0, self.free - need)
+        holding.private += need
+        return True
+
+    def commit(self, holding: Holding, hashes: Sequence[int], full: int) -> None:
+        """Name the holding's blocks that are now full, so that later prompts can share them.
+
+        A block whose name exists already (two sequences computed the same prefix at once) is given back.
+        """
+        for name in hashes[len(holding.shared) : full]:
+            holding.private -= 1
+            if name in self._uses or name in self._idle:
+                self.free += 1
+            self._use(name)
+            holding.shared.append(name)
+
+    def release(self, holding: Holding) -> None:
+        """Take back all blocks of a holding. Named ones turn idle; a prefix is evicted from its end."""
+        self.free += holding.private
+        holding.private = 0
+        for name in reversed(holding.shared):
+            left = self._uses[name] - 1
+            if left:
+                self._uses[name] = left
+            else:
+                del self._uses[name]
+                self._idle[name] = None
+        holding.shared.clear()
+
+    def _use(self, name: int) -> None:
+        self._idle.pop(name, None)
+        self._uses[name] = self._uses.get(name, 0) + 1

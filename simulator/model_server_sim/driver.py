@@ -1,0 +1,96 @@
+"""Runs one engine in real time: one task steps it, and streams are told how far their tokens have come.
+
+All asyncio between engine and HTTP lives here; nothing of HTTP does.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from model_server_sim.engine import Engine, Request, Sequence, Step
+
+#: Steps in a row, when the clock is behind, before other tasks get their turn.
+STEPS_PER_TURN = 32
+
+
+class Stream:
+    """The progress of one request, as its handler sees it."""
+
+    __slots__ = ("_moved", "_whole", "sequence")
+
+    def __init__(self, sequence: Sequence, *, whole: bool) -> None:
+        self.sequence = sequence
+        self._whole = whole
+        self._moved = asyncio.Event()
+
+    async def more_than(self, seen: int) -> int:
+        """Wait until more tokens than `seen` are there; return how many are. `whole` streams wait for all."""
+        sequence = self.sequence
+        while sequence.generated <= seen or (self._whole and not sequence.finished):
+            self._moved.clear()
+            await self._moved.wait()
+        return sequence.generated
+
+    def moved(self) -> None:
+        """Note a new token."""
+        if not self._whole or self.sequence.finished:
+            self._moved.set()
+
+
+class Driver:
+    """An engine on the loop's clock, `time_scale` simulated seconds a second.
+
+    `record` is called with every step. Run `run()` as a task for as long as requests are served.
+    """
+
+    def __init__(self, engine: Engine, time_scale: float, record: Callable[[Engine, Step], None]) -> None:
+        self.engine = engine
+        self._time_scale = time_scale
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._streams: dict[str, Stream] = {}
+        self._submitted = asyncio.Event()
+
+    def now(self) -> float:
+        """Return the simulated time, seconds since the start."""
+        return (self._loop.time() - self._started) * self._time_scale
+
+    def submit(self, request: Request, *, whole: bool) -> Stream:
+        """Queue a request; close the stream with `close`. Raises ValueError as `Engine.submit` does."""
+        stream = Stream(self.engine.submit(request, self.now()), whole=whole)
+        self._streams[request.request_id] = stream
+        self._submitted.set()
+        return stream
+
+    def close(self, stream: Stream) -> bool:
+        """Let go of a stream; return whether its sequence had to be aborted."""
+        request_id = stream.sequence.request.request_id
+        self._streams.pop(request_id, None)
+        return self.engine.abort(request_id)
+
+    async def run(self) -> None:
+        """Step the engine whenever it is due; ends by cancellation only."""
+        steps = 0
+        while True:
+            step = self.engine.step(self.now())
+            self._deliver(step)
+            if step.next_time is None:
+                self._submitted.clear()
+                await self._submitted.wait()
+                steps = 0
+                continue
+            steps += 1
+            wait_s = (step.next_time - self.now()) / self._time_scale
+            if wait_s > 0 or steps >= STEPS_PER_TURN:
+                await asyncio.sleep(max(wait_s, 0))
+                steps = 0
+
+    def _deliver(self, step: Step) -> None:
+        if not step.batch_tokens:
+            return
+        self._record(self.engine, step)
+        streams = self._streams
+        for event in step.events:
+            stream = streams.get(event.sequence.request.request_id)
+            if stream is not None:
+                stream.moved()

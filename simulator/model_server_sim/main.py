@@ -1,0 +1,141 @@
+"""`python -m model_server_sim`: flags and environment, listeners, and the end of the process.
+
+The only module that reads the environment or touches signals.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+import uvloop
+from aiohttp import web
+
+from model_server_sim.params import EngineParams
+from model_server_sim.server import ModelServer, Readiness, ServerSettings
+
+DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+#: Longest that streams may go on after the listeners are closed, seconds; a kubelet is less patient.
+FINISH_LIMIT_S = 600.0
+
+_log = logging.getLogger("model_server_sim")
+
+
+def _ports(text: str) -> list[int]:
+    ports = [int(part) for part in text.split(",")]
+    if len(set(ports)) != len(ports) or not all(0 < port < 65536 for port in ports):
+        raise ValueError(text)
+    return ports
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _duration_s(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server_sim", description="A model server whose timing follows from its load."
+    )
+    default_host = os.environ.get("POD_IP") or "127.0.0.1"
+    parser.add_argument("--host", default=default_host, help="address to bind (default: POD_IP or 127.0.0.1)")
+    parser.add_argument("--port", type=_ports, default=[8000], metavar="PORT[,PORT]", help="one engine each")
+    parser.add_argument("--model", action="append", metavar="NAME", help="served name, repeatable")
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME", help="adapter, repeatable")
+    parser.add_argument("--seed", type=int, default=0, help="decides outputs and jitter")
+    parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds a second")
+    parser.add_argument("--mean-output-tokens", type=int, default=128, help="length when the model stops")
+    parser.add_argument("--drain-seconds", type=_duration_s, default=5.0, help="serve on after SIGTERM")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    engine = parser.add_argument_group("engine (defaults resemble an 8B model on one 80 GB accelerator)")
+    for spec in fields(EngineParams):
+        flag = f"--{spec.name.replace('_', '-')}"
+        engine.add_argument(flag, type=type(spec.default), default=spec.default, help=f"{spec.default}")
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.params = EngineParams(**{f.name: getattr(arguments, f.name) for f in fields(EngineParams)})
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.mean_output_tokens < 1:
+        parser.error("--mean-output-tokens must be at least 1")
+    if not -(2**63) <= arguments.seed < 2**63:
+        parser.error("--seed must fit in 64 bits")
+    return arguments
+
+
+def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
+    port = arguments.port[rank]
+    address = f"{arguments.host}:{port}"
+    pod = os.environ.get("POD_NAME")
+    name = address if not pod else pod if len(arguments.port) == 1 else f"{pod}:{port}"
+    return ServerSettings(
+        name=name,
+        address=address,
+        models=tuple(arguments.model or [DEFAULT_MODEL]),
+        adapters=tuple(arguments.lora),
+        params=arguments.params,
+        seed=arguments.seed,
+        time_scale=arguments.time_scale,
+        mean_output_tokens=arguments.mean_output_tokens,
+        rank=rank,
+    )
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises OSError when a port cannot be bound."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    readiness = Readiness()
+    runners = []
+    # A driver that fails takes the process down: requests must not wait for an engine that stands still.
+    async with asyncio.TaskGroup() as drivers, contextlib.AsyncExitStack() as stack:
+        for rank, port in enumerate(arguments.port):
+            uniform = random.Random(f"{arguments.seed}/{rank}").random  # noqa: S311 (a simulation, not a secret)
+            server = ModelServer(_settings(arguments, rank), uniform, readiness)
+            stack.callback(drivers.create_task(server.driver.run()).cancel)
+            # A client that hangs up cancels its handler, which aborts the sequence.
+            runner = web.AppRunner(
+                server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=FINISH_LIMIT_S
+            )
+            await runner.setup()
+            runners.append(runner)
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, arguments.host, port, backlog=1024).start()
+        _log.info("serving on %s, ports %s", arguments.host, ",".join(map(str, arguments.port)))
+        await stop.wait()
+        readiness.draining = True
+        _log.info("draining for %g s", arguments.drain_seconds)
+        await asyncio.sleep(arguments.drain_seconds)
+        await asyncio.gather(*(runner.cleanup() for runner in runners))
+    _log.info("all streams finished")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server; return the exit code: 0 after a drain, 1 when a port cannot be bound."""
+    arguments = _arguments(argv)
+    logging.basicConfig(
+        level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        uvloop.run(serve(arguments))
+    except OSError as error:
+        _log.error("cannot serve on %s: %s", arguments.host, error)
+        return 1
+    return 0

@@ -1,0 +1,71 @@
+"""From text to tokens and back, without a tokenizer. Pure.
+
+A token is four bytes of UTF-8 (the usual average of English text), so that token counts and block hashes
+follow from the bytes alone; a prompt of token ids counts one each. Output is made of words chosen by the
+prompt's digest.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+BYTES_PER_TOKEN = 4
+
+_WORDS = (
+    "able", "bridge", "calm", "delta", "early", "field", "green", "harbour", "island", "joint", "kernel",
+    "light", "meadow", "north", "ocean", "plain", "quiet", "river", "stone", "tower", "under", "valley",
+    "water", "yellow", "naïve", "übrig", "œuvre", "日本", "🚲",
+)  # fmt: skip
+_TOKENS = tuple(f"{word} " for word in _WORDS)
+
+
+def encode_ids(ids: Sequence[int]) -> bytes:
+    """Return token ids as bytes, one token each. Raises ValueError when one is outside [0, 2**32)."""
+    try:
+        return b"".join(number.to_bytes(BYTES_PER_TOKEN, "little") for number in ids)
+    except OverflowError as error:
+        raise ValueError("token ids must lie in [0, 4294967295]") from error
+
+
+def count_tokens(material: bytes) -> int:
+    """Return the number of tokens in a prompt, at least 1 (every model begins with a token of its own)."""
+    return max(1, -(-len(material) // BYTES_PER_TOKEN))
+
+
+def block_hashes(material: bytes, block_size: int, salt: str) -> tuple[int, ...]:
+    """Return the 64-bit names of the prompt's full blocks, each depending on all bytes before its end.
+
+    `salt` keeps apart what must not share a cache: adapters.
+    """
+    width = block_size * BYTES_PER_TOKEN
+    digest = hashlib.blake2b(salt.encode(), digest_size=8).digest()
+    names = []
+    for start in range(0, len(material) - width + 1, width):
+        digest = hashlib.blake2b(material[start : start + width], digest_size=8, key=digest).digest()
+        names.append(int.from_bytes(digest, "little"))
+    return tuple(names)
+
+
+def digest_of(material: bytes, seed: int) -> int:
+    """Return 64 bits that stand for prompt and seed: what length and words of the output follow from."""
+    key = seed.to_bytes(8, "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(material, digest_size=8, key=key).digest(), "little")
+
+
+def natural_length(digest: int, mean: int) -> int:
+    """Return after how many tokens the model would stop by itself: uniform in [mean/2, 3*mean/2]."""
+    return max(1, mean // 2 + digest % (mean + 1))
+
+
+def words(digest: int, start: int, stop: int) -> Iterator[str]:
+    """Yield the text of output tokens `start` to `stop` (excluded), the same for the same digest."""
+    stride = 1 + digest % (len(_TOKENS) - 1)  # the number of words is prime, so every stride visits all
+    for index in range(start, stop):
+        yield _TOKENS[(digest // 64 + index * stride) % len(_TOKENS)]
+
+
+def content_sha256(digest: int, tokens: int) -> str:
+    """Return the SHA-256, hex, of the whole output text in UTF-8: known before the first token is sent."""
+    whole = hashlib.sha256()
+    for word in words(digest, 0, tokens):
+        whole.update(word.encode())
+    return whole.hexdigest()

@@ -1,0 +1,284 @@
+"""The OpenAI wire: request bodies to what the engine needs, results to JSON and server-sent events. Pure.
+
+Errors are raised as ApiError and shaped as vLLM shapes them. Unknown fields are ignored, as vLLM does.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from model_server_sim import prompt
+
+#: vLLM's default for completions; a chat goes on until the model stops.
+DEFAULT_COMPLETION_TOKENS = 16
+#: Tokens that one image counts, whatever its size in bytes.
+IMAGE_TOKENS = 576
+
+BAD_REQUEST = "BadRequestError"
+
+
+class ApiError(Exception):
+    """A request that is refused. Field `status` is the HTTP status."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str = BAD_REQUEST, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> bytes:
+        """Return the OpenAI-style error object."""
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
+        return json.dumps({"error": error}).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What requests are checked against."""
+
+    models: tuple[str, ...]
+    """Served names of the base model; the first is the one that answers carry for it."""
+    adapters: tuple[str, ...]
+    max_model_len: int
+    block_size: int
+    mean_output_tokens: int
+    """Mean length of an output that the model ends by itself, tokens."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A checked request."""
+
+    chat: bool
+    model: str
+    adapter: str | None
+    stream: bool
+    include_usage: bool
+    prompt_tokens: int
+    block_hashes: tuple[int, ...]
+    digest: int
+    """What the output's words follow from."""
+    output_tokens: int
+    max_tokens: int | None
+    """As the client asked, None when it did not."""
+    finish_reason: str
+
+
+def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
+    """Check a body of /v1/completions or /v1/chat/completions. Raises ApiError 400 or 404."""
+    fields = _object(body)
+    model = fields.get("model", limits.models[0])
+    if not isinstance(model, str):
+        raise ApiError(400, "model must be a string", param="model")
+    if model not in limits.models and model not in limits.adapters:
+        raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+    if fields.get("n", 1) != 1:
+        raise ApiError(400, "n must be 1: the simulator gives one choice", param="n")
+    adapter = model if model in limits.adapters else None
+    material = _chat_material(fields) if chat else _prompt_material(fields)
+    prompt_tokens = prompt.count_tokens(material)
+    max_tokens = _max_tokens(fields, chat=chat)
+    room = limits.max_model_len - prompt_tokens
+    if room < (max_tokens or 1):
+        message = (
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, the prompt has "
+            f"{prompt_tokens} tokens and {max_tokens or 1} more are asked for. Shorten one of them."
+        )
+        raise ApiError(400, message, param="messages" if chat else "prompt")
+    digest = prompt.digest_of(material, limits.seed)
+    natural = prompt.natural_length(digest, limits.mean_output_tokens)
+    longest = min(room, max_tokens or room)
+    stops = natural <= longest and not _flag(fields, "ignore_eos")
+    stream = _flag(fields, "stream")
+    return Generation(
+        chat=chat,
+        model=model,
+        adapter=adapter,
+        stream=stream,
+        include_usage=stream and _include_usage(fields),
+        prompt_tokens=prompt_tokens,
+        block_hashes=prompt.block_hashes(material, limits.block_size, adapter or ""),
+        digest=digest,
+        output_tokens=natural if stops else longest,
+        max_tokens=max_tokens,
+        finish_reason="stop" if stops else "length",
+    )
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return fields
+
+
+def _flag(fields: dict[str, object], name: str) -> bool:
+    value = fields.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ApiError(400, f"{name} must be true or false", param=name)
+    return value
+
+
+def _include_usage(fields: dict[str, object]) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise ApiError(400, "stream_options must be an object", param="stream_options")
+    return _flag(options, "include_usage")
+
+
+def _max_tokens(fields: dict[str, object], *, chat: bool) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = fields.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ApiError(400, f"{name} must be an integer of at least 1", param=name)
+        return value
+    return None if chat else DEFAULT_COMPLETION_TOKENS
+
+
+def _prompt_material(fields: dict[str, object]) -> bytes:
+    value = fields.get("prompt")
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
+        value = value[0]
+    if isinstance(value, str):
+        return _utf8(value, "prompt")
+    if isinstance(value, list) and value and all(type(number) is int for number in value):
+        try:
+            return prompt.encode_ids(value)
+        except ValueError as error:
+            raise ApiError(400, f"prompt: {error}", param="prompt") from None
+    raise ApiError(400, "prompt must be one string or one list of token ids", param="prompt")
+
+
+def _chat_material(fields: dict[str, object]) -> bytes:
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise ApiError(400, "messages must be a list of at least one message", param="messages")
+    parts: list[bytes] = []
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ApiError(400, "each message must be an object with a role", param="messages")
+        parts.append(_utf8(f"<|{message['role']}|>", "messages"))
+        parts.extend(_content(message.get("content")))
+    return b"".join(parts)
+
+
+def _content(content: object) -> Iterator[bytes]:
+    if isinstance(content, str):
+        yield _utf8(content, "messages")
+        return
+    if content is None:  # an assistant's tool call
+        return
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ApiError(400, "content must be a string or a list of parts", param="messages")
+    for part in content:
+        text = part.get("text")
+        if isinstance(text, str):
+            yield _utf8(text, "messages")
+        else:  # an image or the like, known by its digest
+            width = IMAGE_TOKENS * prompt.BYTES_PER_TOKEN
+            yield hashlib.shake_128(json.dumps(part, sort_keys=True).encode()).digest(width)
+
+
+def _utf8(text: str, param: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ApiError(400, f"{param} holds a lone surrogate, which is no text", param=param) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of an answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def fields(self) -> dict[str, object]:
+        """Return the OpenAI `usage` object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "completion_tokens": self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+def answer(made: Generation, answer_id: str, created: int, usage: Usage) -> bytes:
+    """Return the whole answer of a request that does not stream."""
+    text = "".join(prompt.words(made.digest, 0, made.output_tokens))
+    choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": made.finish_reason}
+    if made.chat:
+        choice["message"] = {"role": "assistant", "content": text}
+    else:
+        choice["text"] = text
+    return _dumps({**_head(made, answer_id, created, ""), "choices": [choice], "usage": usage.fields()})
+
+
+class SseWriter:
+    """Turns an answer's tokens into server-sent events, one a token."""
+
+    __slots__ = ("_head", "_made", "_token")
+
+    def __init__(self, made: Generation, answer_id: str, created: int) -> None:
+        self._made = made
+        self._head = _head(made, answer_id, created, ".chunk" if made.chat else "")
+        self._token = self._template()
+
+    def opening(self) -> bytes:
+        """Return what precedes the first token: a chat's role."""
+        if not self._made.chat:
+            return b""
+        return self._event([_choice({"delta": {"role": "assistant", "content": ""}}, None)])
+
+    def tokens(self, start: int, stop: int) -> bytes:
+        """Return the events of the tokens `start` to `stop` (excluded)."""
+        events = [self._token(word) for word in prompt.words(self._made.digest, start, stop)]
+        return "".join(events).encode()
+
+    def ending(self, usage: Usage) -> bytes:
+        """Return what follows the last token: finish reason, usage if asked for, and [DONE]."""
+        empty: dict[str, object] = {"delta": {}} if self._made.chat else {"text": ""}
+        events = self._event([_choice(empty, self._made.finish_reason)])
+        if self._made.include_usage:
+            events += self._event([], usage.fields())
+        return events + b"data: [DONE]\n\n"
+
+    def _event(self, choices: list[dict[str, object]], usage: dict[str, object] | None = None) -> bytes:
+        fields = {**self._head, "choices": choices}
+        if self._made.include_usage:
+            fields["usage"] = usage
+        return b"data: " + _dumps(fields) + b"\n\n"
+
+    def _template(self) -> Callable[[str], str]:
+        mark = "\u0000"
+        content: dict[str, object] = {"delta": {"content": mark}} if self._made.chat else {"text": mark}
+        event = self._event([_choice(content, None)]).decode()
+        before, after = event.rsplit(json.dumps(mark), 1)
+        return lambda word: f'{before}"{word}"{after}'  # no word needs escaping
+
+
+def _choice(content: dict[str, object], finish_reason: str | None) -> dict[str, object]:
+    return {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _head(made: Generation, answer_id: str, created: int, suffix: str) -> dict[str, object]:
+    kind = f"chat.completion{suffix}" if made.chat else "text_completion"
+    return {"id": answer_id, "object": kind, "created": created, "model": made.model}
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
