@@ -1,0 +1,177 @@
+"""OpenAI request bodies: model, stream flag and prompt material from JSON. Pure; never changes a body.
+
+The prompt material is what the prefix index hashes: the parts of the body that become tokens, in the order in
+which a server lays them out, so that two requests with equal beginnings give equal first bytes. Whether a
+prompt is well formed is the model server's to say; here only the JSON and the model are required.
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Final
+
+#: Last path segments of the APIs whose bodies are always JSON with a model.
+_API_PATHS: Final = (
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/responses",
+)
+#: A string longer than this that stands for an image or a file enters the prompt as a digest.
+_MAX_REFERENCE: Final = 256
+_START, _NEXT, _MEDIA = b"\x01", b"\x02", b"\x03"  # bytes that no UTF-8 text of a prompt needs
+
+
+class InvalidBodyError(Exception):
+    """The body cannot be routed; the text is one sentence for the client."""
+
+
+class ParsedBody:
+    """What a request body says about routing."""
+
+    __slots__ = ("model", "prompt", "stream")
+
+    def __init__(self, model: str, prompt: bytes, stream: bool) -> None:
+        self.model = model
+        self.prompt = prompt
+        self.stream = stream
+
+
+def is_api_path(path: str) -> bool:
+    """Tell whether a path (without query) is one of the APIs that this parser knows."""
+    return path.endswith(_API_PATHS)
+
+
+def parse(path: str, body: bytes) -> ParsedBody:
+    """Read a JSON body. Raises InvalidBodyError when it is not a JSON object or names no model."""
+    if not body:
+        raise InvalidBodyError("the request has no body; send a JSON object with a model")
+    try:
+        document = json.loads(body)
+    except RecursionError:
+        raise InvalidBodyError("the request body is nested too deeply") from None
+    except ValueError as error:
+        message = f"the request body is not JSON: {error}"
+        raise InvalidBodyError(message) from None
+    if not isinstance(document, dict):
+        raise InvalidBodyError("the request body is not a JSON object")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidBodyError("model not found in request body")
+    try:
+        prompt = _material(path, document)
+    except RecursionError:
+        raise InvalidBodyError("the request body is nested too deeply") from None
+    return ParsedBody(model, prompt, document.get("stream") is True)
+
+
+def _material(path: str, document: dict[str, object]) -> bytes:
+    for suffix, field, lay_out in _BY_PATH:
+        if path.endswith(suffix):
+            return lay_out(document) if field in document else b""
+    for _, field, lay_out in _BY_PATH:  # an API that we do not know by its path: go by the fields
+        if field in document:
+            return lay_out(document)
+    return b""
+
+
+def _chat(document: dict[str, object]) -> bytes:
+    """Tools first, as chat templates put them, then each message: role, name, content, calls."""
+    out = _tools(document)
+    out.extend(_messages(document["messages"]))
+    return b"".join(out)
+
+
+def _completion(document: dict[str, object]) -> bytes:
+    return _sequence(document["prompt"])
+
+
+def _embedding(document: dict[str, object]) -> bytes:
+    return _sequence(document["input"])
+
+
+def _responses(document: dict[str, object]) -> bytes:
+    out = _tools(document)
+    instructions = document.get("instructions")
+    if isinstance(instructions, str):
+        out += (_START, b"system", _NEXT, _text(instructions))
+    given = document["input"]
+    if isinstance(given, str):
+        out += (_START, b"user", _NEXT, _text(given))
+    else:
+        out.extend(_messages(given))
+    return b"".join(out)
+
+
+_BY_PATH: Final[tuple[tuple[str, str, Callable[[dict[str, object]], bytes]], ...]] = (
+    ("/chat/completions", "messages", _chat),
+    ("/completions", "prompt", _completion),
+    ("/responses", "input", _responses),
+    ("/embeddings", "input", _embedding),
+)
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _tools(document: dict[str, object]) -> list[bytes]:
+    tools = document.get("tools")
+    return [_START, b"tools", _NEXT, _canonical(tools)] if tools else []
+
+
+def _messages(messages: object) -> Iterator[bytes]:
+    if not isinstance(messages, list):
+        yield _canonical(messages)
+        return
+    for message in messages:
+        yield _START
+        if not isinstance(message, dict):
+            yield _canonical(message)
+            continue
+        role = message.get("role")
+        yield _text(role) if isinstance(role, str) else b""
+        yield _NEXT
+        yield from _content(message.get("content"))
+        for key, value in message.items():
+            if key not in {"role", "content"} and value is not None:
+                yield _NEXT
+                yield _canonical([key, value])
+
+
+def _content(content: object) -> Iterator[bytes]:
+    """Lay out the content of a message: a string, or parts of text, images, audio, files."""
+    if isinstance(content, str):
+        yield _text(content)
+    elif isinstance(content, list):
+        for part in content:
+            text = part.get("text") if isinstance(part, dict) else part
+            if isinstance(text, str):
+                yield _text(text)
+            else:
+                reference = _canonical(part)
+                yield _MEDIA
+                yield reference if len(reference) <= _MAX_REFERENCE else blake2b(reference).digest()
+    elif content is not None:
+        yield _canonical(content)
+
+
+def _sequence(value: object) -> bytes:
+    """Lay out a prompt: text, token ids (four bytes each), or a list of either."""
+    if isinstance(value, str):
+        return _text(value)
+    if not isinstance(value, list) or not value:
+        return b"" if value is None or value == [] else _canonical(value)
+    if isinstance(value[0], int):
+        try:
+            return array("I", value).tobytes()
+        except (OverflowError, TypeError):
+            return _canonical(value)
+    return _START.join(
+        _sequence(item) if isinstance(item, (str, list)) else _canonical(item) for item in value
+    )

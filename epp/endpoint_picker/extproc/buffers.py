@@ -1,0 +1,32 @@
+"""Bounds on the request bodies that are held. Pure counting; one budget is shared by all streams."""
+
+from typing import Final
+
+#: Largest request body that is routed; Envoy is answered 413 above it.
+MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
+#: Bytes of request bodies held over all streams at one time; above it new bytes are refused with 503.
+MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
+
+
+class BufferBudget:
+    """Counts the bytes of bodies that are held and says when there is no more room."""
+
+    __slots__ = ("held_bytes", "max_held_bytes", "max_request_bytes")
+
+    def __init__(
+        self, max_request_bytes: int = MAX_REQUEST_BYTES, max_held_bytes: int = MAX_BUFFERED_BYTES
+    ) -> None:
+        self.max_request_bytes = max_request_bytes
+        self.max_held_bytes = max_held_bytes
+        self.held_bytes = 0
+
+    def take(self, size: int) -> bool:
+        """Count `size` bytes more, or return False when they do not fit."""
+        if self.held_bytes + size > self.max_held_bytes:
+            return False
+        self.held_bytes += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give back bytes that were taken."""
+        self.held_bytes -= size

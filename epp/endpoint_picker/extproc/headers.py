@@ -1,0 +1,101 @@
+"""Which request headers are read, and which never reach a model server. Pure."""
+
+from typing import Final
+
+from endpoint_picker.extproc.wire import HttpHeaders
+
+#: The objective header and its older name; the first wins when both are sent.
+OBJECTIVE: Final = "x-llm-d-inference-objective"
+OBJECTIVE_ALIAS: Final = "x-gateway-inference-objective"
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+
+#: Headers by which a client could steer routing, claim a priority or point a sidecar at another host. What
+#: the picker trusts arrives as metadata from the proxy or is read here once; a model server sees none of it.
+STRIPPED: Final = frozenset(
+    {
+        OBJECTIVE,
+        OBJECTIVE_ALIAS,
+        DROPPED_REASON,
+        "x-data-parallel-host-port",
+        "x-encoder-hosts-ports",
+        "x-gateway-destination-endpoint",
+        "x-gateway-destination-endpoint-fallback",
+        "x-gateway-destination-endpoint-served",
+        "x-gateway-destination-endpoint-subset",
+        "x-gateway-inference-fairness-id",
+        "x-gateway-model-name-rewrite",
+        "x-kv-cache-source-host-port",
+        "x-llm-d-inference-fairness-id",
+        "x-llm-d-model-name-rewrite",
+        "x-llm-d-slo-tpot-ms",
+        "x-llm-d-slo-ttft-ms",
+        "x-llm-d-video-duration-seconds",
+        "x-llm-d-video-fps",
+        "x-llm-d-video-resolution",
+        "x-prefiller-host-port",
+        "x-slo-tpot-ms",
+        "x-slo-ttft-ms",
+    }
+)
+_READ: Final = frozenset({":method", ":path", "content-type", "x-request-id", OBJECTIVE, OBJECTIVE_ALIAS})
+_KNOWN: Final = _READ | STRIPPED
+
+
+class RequestHeaders:
+    """What the picker keeps of a request's headers."""
+
+    __slots__ = ("content_type", "method", "objective", "path", "remove", "request_id")
+
+    def __init__(self, message: HttpHeaders) -> None:
+        found: dict[str, str] = {}
+        self.remove: list[str] = []
+        """Names that were sent and must not be forwarded; usually empty."""
+        for header in message.headers.headers:
+            name = header.key
+            if name not in _KNOWN:
+                name = name.lower()  # Envoy sends lower case; other proxies are not held to it
+                if name not in _KNOWN:
+                    continue
+            if name in STRIPPED:
+                if name not in self.remove:
+                    self.remove.append(name)
+                if name not in _READ:
+                    continue
+            raw = header.raw_value
+            found.setdefault(name, raw.decode("utf-8", "replace") if raw else header.value)
+        self.method = found.get(":method", "")
+        self.path = found.get(":path", "").partition("?")[0]
+        """Path without the query."""
+        self.content_type = media_type(found.get("content-type", ""))
+        self.request_id = found.get("x-request-id", "")
+        self.objective = found.get(OBJECTIVE) or found.get(OBJECTIVE_ALIAS, "")
+
+
+class ResponseHeaders:
+    """What the picker keeps of a response's headers."""
+
+    __slots__ = ("content_type", "encoded", "status")
+
+    def __init__(self, message: HttpHeaders) -> None:
+        self.status = 0
+        self.content_type = ""
+        self.encoded = False
+        for header in message.headers.headers:
+            name = header.key
+            if name == ":status":
+                text = (header.raw_value or header.value.encode()).decode("latin-1")
+                self.status = int(text) if text.isascii() and text.isdigit() and len(text) == 3 else 0
+            elif name == "content-type":
+                self.content_type = media_type((header.raw_value or header.value.encode()).decode("latin-1"))
+            elif name == "content-encoding":
+                self.encoded = (header.raw_value or header.value.encode()) != b"identity"
+
+
+def media_type(content_type: str) -> str:
+    """Return the media type in lower case without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """Tell whether a media type promises JSON."""
+    return content_type == "application/json" or content_type.endswith("+json")

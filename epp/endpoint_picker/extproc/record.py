@@ -1,0 +1,93 @@
+"""What is known of one exchange when it is over, for metrics and explain. Plain values; times in seconds."""
+
+from enum import Enum
+from typing import Protocol
+
+from endpoint_picker.body.usage import Usage
+from endpoint_picker.outcomes import Outcome
+
+
+class Ending(Enum):
+    """Why an exchange ended. The value is the low-cardinality metric label."""
+
+    COMPLETED = "completed"
+    """The response went by to its end."""
+    REFUSED = "refused"
+    """The picker answered in place of a model server."""
+    DISCONNECTED = "disconnected"
+    """The proxy closed the stream early: client gone, upstream reset or time out."""
+    PROTOCOL_ERROR = "protocol-error"
+    """The proxy sent what the protocol does not allow."""
+    INTERNAL_ERROR = "internal-error"
+
+
+class Record:
+    """Facts of one exchange, filled in as they become known. Times are of the clock that was passed in."""
+
+    __slots__ = (
+        "decided_at",
+        "ended_at",
+        "ending",
+        "endpoint",
+        "first_byte_at",
+        "last_byte_at",
+        "model",
+        "outcome",
+        "priority",
+        "request_bytes",
+        "request_id",
+        "response_bytes",
+        "response_chunks",
+        "response_status",
+        "served_by",
+        "started_at",
+        "streaming",
+        "usage",
+    )
+
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.decided_at = 0.0
+        """0.0 until there was a decision."""
+        self.first_byte_at = 0.0
+        """0.0 until the first byte of the response body."""
+        self.last_byte_at = 0.0
+        self.ended_at = 0.0
+        self.request_id = ""
+        self.model = ""
+        self.priority = 0
+        self.outcome: Outcome | None = None
+        """None when the stream ended before a decision."""
+        self.ending: Ending | None = None
+        self.endpoint = ""
+        """"ip:port" that was picked."""
+        self.served_by = ""
+        """"ip:port" that answered, as the proxy says; "" when it does not say."""
+        self.streaming = False
+        """The response is a stream of server-sent events."""
+        self.response_status = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.response_chunks = 0
+        """Pieces of the response body that were not empty."""
+        self.usage: Usage | None = None
+
+
+class Observer(Protocol):
+    """Is told of every exchange. Called on the hot path: it counts and returns."""
+
+    def started(self) -> None:
+        """Note that an exchange began."""
+        ...
+
+    def decided(self, record: Record, seconds: float) -> None:
+        """Note a decision (picked or refused) and the time that it took."""
+        ...
+
+    def gap(self, record: Record, seconds: float) -> None:
+        """Note the time between two pieces of a streamed response."""
+        ...
+
+    def ended(self, record: Record) -> None:
+        """Note the end; comes exactly once for each `started`."""
+        ...

@@ -1,0 +1,236 @@
+"""ext-proc messages, decoded through protobuf and encoded by hand. Nothing else in extproc/ knows them.
+
+Replies are small and mostly constant, so their bytes are laid out here directly; the tests hold them against
+the generated classes. Field numbers are those of envoy/service/ext_proc/v3/external_processor.proto.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Protocol, cast
+
+from envoy.service.ext_proc.v3 import external_processor_pb2 as _pb
+from google.protobuf.message import DecodeError
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+_SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
+_LB_NAMESPACE: Final = "envoy.lb"
+_SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
+
+#: Value of ProcessingMode.BodySendMode.
+BODY_MODE_NONE: Final = 0
+BODY_MODE_FULL_DUPLEX_STREAMED: Final = 4
+
+
+class HeaderValue(Protocol):
+    """One header; `raw_value` wins over `value` when it is not empty."""
+
+    key: str
+    value: str
+    raw_value: bytes
+
+
+class _HeaderMap(Protocol):
+    headers: Sequence[HeaderValue]
+
+
+class HttpHeaders(Protocol):
+    """Headers of a request or response."""
+
+    headers: _HeaderMap
+    end_of_stream: bool
+
+
+class HttpBody(Protocol):
+    """One piece of a body."""
+
+    body: bytes
+    end_of_stream: bool
+
+
+class _ProtocolConfig(Protocol):
+    request_body_mode: int
+    response_body_mode: int
+
+
+class _Metadata(Protocol):
+    filter_metadata: Mapping[str, Any]
+
+
+class ProcessingRequest(Protocol):
+    """What Envoy sends; which of the first six is set, `decode` says."""
+
+    request_headers: HttpHeaders
+    response_headers: HttpHeaders
+    request_body: HttpBody
+    response_body: HttpBody
+    metadata_context: _Metadata
+    protocol_config: _ProtocolConfig
+
+    def WhichOneof(self, group: str) -> str | None: ...  # noqa: N802, D102
+    def HasField(self, name: str) -> bool: ...  # noqa: N802, D102
+
+
+class MalformedMessageError(Exception):
+    """The bytes are no ProcessingRequest."""
+
+
+_parse = cast("Any", _pb.ProcessingRequest).FromString
+
+
+def decode(payload: bytes) -> tuple[str, ProcessingRequest]:
+    """Return the kind of message ("request_headers", ...) and the message. Raises MalformedMessageError."""
+    try:
+        message = cast("ProcessingRequest", _parse(payload))
+    except DecodeError as error:
+        raise MalformedMessageError(str(error)) from None
+    return message.WhichOneof("request") or "", message
+
+
+def body_modes(message: ProcessingRequest) -> tuple[int, int] | None:
+    """Return the (request, response) body modes that Envoy runs with, None when it does not say."""
+    if not message.HasField("protocol_config"):
+        return None
+    config = message.protocol_config
+    return config.request_body_mode, config.response_body_mode
+
+
+def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
+    """Return the endpoints that the proxy restricts the pick to; None when it does not.
+
+    A list of strings, a comma-separated string and a list of comma-separated strings are all in use. A key
+    that is there with nothing usable under it is an empty restriction: no endpoint is allowed.
+    """
+    if not message.HasField("metadata_context"):
+        return None
+    spaces = message.metadata_context.filter_metadata
+    if _SUBSET_NAMESPACE not in spaces:
+        return None
+    fields = spaces[_SUBSET_NAMESPACE].fields
+    if _SUBSET_KEY not in fields:
+        return None
+    value = fields[_SUBSET_KEY]
+    texts = [item.string_value for item in value.list_value.values] or [value.string_value]
+    return tuple(entry for text in texts for part in text.split(",") if (entry := part.strip()))
+
+
+def served_endpoint(message: ProcessingRequest) -> str:
+    """Return the "ip:port" that answered, as the proxy reports it; "" when it does not."""
+    if not message.HasField("metadata_context"):
+        return ""
+    spaces = message.metadata_context.filter_metadata
+    if _LB_NAMESPACE not in spaces:
+        return ""
+    fields = spaces[_LB_NAMESPACE].fields
+    if _SERVED_KEY not in fields:
+        return ""
+    return cast("str", fields[_SERVED_KEY].string_value)
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(tag: int, payload: bytes) -> bytes:
+    """Encode one length-delimited field; `tag` is number << 3 | 2, below 0x80."""
+    return bytes((tag,)) + _varint(len(payload)) + payload
+
+
+def _set_header(name: str, value: bytes) -> bytes:
+    """Encode one `set_headers` entry that replaces what is there (append_action 2)."""
+    header = _field(0x0A, name.encode()) + _field(0x1A, value)
+    return _field(0x0A, _field(0x0A, header) + b"\x18\x02")
+
+
+@lru_cache(maxsize=4096)
+def _destination_parts(destination: str) -> tuple[bytes, bytes]:
+    """Return the header mutation and the dynamic metadata that name a destination: one string in both."""
+    value = destination.encode()
+    string = _field(0x1A, value)
+    inner = _field(0x0A, _field(0x0A, DESTINATION.encode()) + _field(0x12, string))
+    outer = _field(0x0A, _field(0x0A, _LB_NAMESPACE.encode()) + _field(0x12, _field(0x2A, inner)))
+    return _set_header(DESTINATION, value), _field(0x42, outer)
+
+
+def headers_reply(destination: str, content_length: int | None, remove: Iterable[str] = ()) -> bytes:
+    """Encode the reply to request headers that steers the request.
+
+    Envoy drops content-length in full-duplex mode and would send the body chunked; naming the length keeps
+    servers that need it content. None leaves the header out (no body, or one followed by trailers).
+    """
+    mutation, metadata = _destination_parts(destination)
+    if content_length is not None:
+        mutation += _set_header("content-length", str(content_length).encode())
+    for name in remove:
+        mutation += _field(0x12, name.encode())
+    common = _field(0x12, mutation) + b"\x28\x01"
+    return _field(0x0A, _field(0x0A, common)) + metadata
+
+
+#: Lengths below this have their reply's constant first bytes remembered: a streamed token is a small chunk.
+_MEMO_BELOW: Final = 2048
+_PREFIXES: Final[dict[int, bytes]] = {}
+_END_OF_STREAM: Final = b"\x10\x01"
+_REQUEST_BODY: Final = 0x1A
+_RESPONSE_BODY: Final = 0x22
+
+
+def _body_prefix(tag: int, length: int, end: bool) -> bytes:
+    out = b"\x0a" + _varint(length) if length else b""
+    size = len(out) + length + (2 if end else 0)
+    for outer in (0x1A, 0x1A, 0x0A, tag):  # streamed_response, body_mutation, response, *_body
+        head = bytes((outer,)) + _varint(size)
+        out = head + out
+        size += len(head)
+    return out
+
+
+def _body_reply(tag: int, body: bytes, end: bool) -> bytes:
+    length = len(body)
+    if length < _MEMO_BELOW:
+        key = length << 8 | tag << 1 | end
+        prefix = _PREFIXES.get(key)
+        if prefix is None:
+            prefix = _PREFIXES[key] = _body_prefix(tag, length, end)
+    else:
+        prefix = _body_prefix(tag, length, end)
+    return prefix + body + _END_OF_STREAM if end else prefix + body
+
+
+def request_body_reply(body: bytes, end: bool) -> bytes:
+    """Encode one piece of the request body for the model server."""
+    return _body_reply(_REQUEST_BODY, body, end)
+
+
+def response_body_reply(body: bytes, end: bool) -> bytes:
+    """Encode one piece of the response body for the client."""
+    return _body_reply(_RESPONSE_BODY, body, end)
+
+
+#: Replies that let headers and trailers through as they are.
+RESPONSE_HEADERS_REPLY: Final = b"\x12\x00"
+REQUEST_HEADERS_REPLY: Final = b"\x0a\x00"
+REQUEST_TRAILERS_REPLY: Final = b"\x2a\x00"
+RESPONSE_TRAILERS_REPLY: Final = b"\x32\x00"
+
+
+def immediate_reply(status: int, headers: Iterable[tuple[str, str]], body: str, details: str) -> bytes:
+    """Encode an answer that Envoy gives to the client in place of the model server's.
+
+    `details` goes to Envoy's access log as response code details; it holds no white space.
+    """
+    mutation = b"".join(_set_header(name, value.encode()) for name, value in headers)
+    return _field(
+        0x3A,
+        _field(0x0A, b"\x08" + _varint(status))
+        + _field(0x12, mutation)
+        + _field(0x1A, body.encode())
+        + _field(0x2A, details.encode()),
+    )

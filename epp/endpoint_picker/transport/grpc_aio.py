@@ -1,0 +1,192 @@
+"""The transport seam on grpc.aio: bytes in, bytes out, no serializers. Knows nothing of what it carries."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import grpc
+import grpc.aio
+
+from endpoint_picker.transport.seam import OK, HandlerFactory, Metadata, Routes, Status, StatusCode
+
+#: Bytes queued on a stream above which `send` answers False.
+HIGH_WATER_BYTES: Final = 256 * 1024
+#: Largest message taken. Envoy sends a body in pieces of at most its per-connection buffer, 1 MiB by default.
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+#: Streams of one connection. An ext-proc stream lives as long as its HTTP request, so this bounds requests.
+MAX_STREAMS: Final = 20_000
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # two pickers on one address must be an error, not a coin toss
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 64 * 1024),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+CredentialsFactory = Callable[[], grpc.ServerCredentials]
+
+
+class _Call:
+    """One call: the stream given to its handler, and the coroutine that moves its messages."""
+
+    __slots__ = ("_blocked", "_context", "_drain", "_handler", "_outbox", "_queued", "_status", "_task")
+
+    def __init__(self, factory: HandlerFactory, context: _Context) -> None:
+        self._context = context
+        self._outbox: deque[bytes] = deque()
+        self._queued = 0
+        self._blocked = False
+        self._status: Status | None = None
+        self._drain: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._handler = factory(self)
+
+    def send(self, *payloads: bytes) -> bool:
+        if self._status is not None:
+            return False
+        self._outbox.extend(payloads)
+        self._queued += sum(map(len, payloads))
+        if self._drain is None and self._task is not asyncio.current_task():
+            self._drain = asyncio.ensure_future(self._write_all())
+        self._blocked = self._queued > HIGH_WATER_BYTES
+        return not self._blocked
+
+    def finish(self, status: Status = OK) -> None:
+        if self._status is None:
+            self._status = status
+            if self._drain is None and self._task is not asyncio.current_task():
+                self._drain = asyncio.ensure_future(self._write_all())
+
+    def cancel(self) -> None:
+        self._outbox.clear()
+        self._queued = 0
+        self.finish(Status(StatusCode.CANCELLED, "cancelled by the server"))
+
+    async def serve(self) -> None:
+        """Run the call to its end. The reader writes what its own messages caused: no task, no queue hop."""
+        self._task = asyncio.current_task()
+        try:
+            self._handler.opened(cast("Metadata", self._context.invocation_metadata() or ()))
+            await self._flush()
+            while self._status is None:
+                payload = await self._context.read()
+                if payload is grpc.aio.EOF:
+                    self._handler.ended()
+                    await self._flush()
+                    if self._status is None:
+                        await asyncio.Event().wait()  # until finish() or the peer ends it
+                    break
+                self._handler.received(payload)
+                await self._flush()
+        except asyncio.CancelledError:
+            if self._status is None:
+                self._close(StatusCode.CANCELLED)
+                raise
+        except grpc.aio.BaseError:
+            self._close(StatusCode.CANCELLED)
+        except BaseException:
+            self._close(StatusCode.INTERNAL)
+            raise
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._status is not None and self._status.code is not StatusCode.OK:
+            await self._context.abort(_CODES[self._status.code], self._status.message)
+
+    def _close(self, code: StatusCode) -> None:
+        if self._status is None:
+            self._status = Status(code)
+            self._handler.aborted(code)
+        if self._drain is not None:
+            self._drain.cancel()
+
+    async def _flush(self) -> None:
+        if self._drain is not None:
+            await self._drain
+        await self._write_outbox()
+
+    async def _write_outbox(self) -> None:
+        while self._outbox:
+            payload = self._outbox.popleft()
+            await self._context.write(payload)
+            self._queued -= len(payload)
+            if self._blocked and not self._outbox and self._status is None:
+                self._blocked = False
+                self._handler.writable()
+
+    async def _write_all(self) -> None:
+        """Write what was sent from outside the reader, then wake the reader if the call is to end."""
+        try:
+            await self._write_outbox()
+        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # the peer has gone; the reader learns it by itself
+        finally:
+            self._drain = None
+        if self._status is not None and self._task is not None:
+            self._task.cancel()
+
+
+def _method(factory: HandlerFactory, calls: set[_Call]) -> grpc.RpcMethodHandler[Any, Any]:
+    """Serve a method of any arity as a stream of bytes both ways: on the wire they are the same."""
+
+    async def serve(_requests: object, context: _Context) -> None:
+        call = _Call(factory, context)
+        calls.add(call)
+        try:
+            await call.serve()
+        finally:
+            calls.discard(call)
+
+    return grpc.stream_stream_rpc_method_handler(cast("Any", serve))
+
+
+def _services(routes: Routes, calls: set[_Call]) -> list[grpc.GenericRpcHandler]:
+    methods: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    for path, factory in routes.items():
+        service, _, method = path.removeprefix("/").partition("/")
+        methods.setdefault(service, {})[method] = _method(factory, calls)
+    return [grpc.method_handlers_generic_handler(name, found) for name, found in methods.items()]
+
+
+class GrpcAioServer:
+    """A gRPC server of the given routes on one address, plaintext or TLS."""
+
+    def __init__(self, routes: Routes, credentials: grpc.ServerCredentials | None = None) -> None:
+        self._calls: set[_Call] = set()
+        self._server = grpc.aio.server(
+            handlers=_services(routes, self._calls), options=_OPTIONS, maximum_concurrent_rpcs=None
+        )
+        self._credentials = credentials
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that are open now."""
+        return len(self._calls)
+
+    async def start(self, address: str) -> int:
+        """Listen on "ip:port" (port 0: any) and return the port. OSError when it cannot be bound."""
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            message = f"cannot listen on {address}"
+            raise OSError(message)
+        await self._server.start()
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, give the open ones `grace_s` seconds, then reset them."""
+        await self._server.stop(grace_s)
