@@ -13,6 +13,14 @@ from aiohttp import web
 from model_server_sim import prompt, protocol
 from model_server_sim.driver import Driver, Stream
 from model_server_sim.engine import Engine, Request, Sequence
+from model_server_sim.headers import (
+    ADDRESS_HEADER,
+    CONTENT_SHA256_HEADER,
+    ECHO_HEADER,
+    REQUEST_BYTES_HEADER,
+    REQUEST_SHA256_HEADER,
+    SERVER_HEADER,
+)
 from model_server_sim.metrics import EngineMetrics
 from model_server_sim.params import EngineParams
 from model_server_sim.protocol import ApiError, Generation
@@ -21,12 +29,6 @@ VERSION = "0.1.0+sim"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 ECHO_CHUNK_BYTES = 16 * 1024
 
-SERVER_HEADER = "x-sim-server"
-ADDRESS_HEADER = "x-sim-address"
-REQUEST_BYTES_HEADER = "x-sim-request-bytes"
-REQUEST_SHA256_HEADER = "x-sim-request-sha256"
-CONTENT_SHA256_HEADER = "x-sim-content-sha256"
-ECHO_HEADER = "x-sim-echo"
 
 JSON_TYPE = "application/json"
 

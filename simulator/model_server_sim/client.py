@@ -1,0 +1,375 @@
+"""A verifying load client for OpenAI-compatible endpoints, direct or through a gateway, for demo and tests.
+
+It checks every byte it can: the answer's text against the simulator's x-sim-content-sha256, the body that
+the server received against the one sent. It never retries and never raises for a failed request: failures
+are data.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from model_server_sim.headers import (
+    CONTENT_SHA256_HEADER,
+    ECHO_HEADER,
+    REQUEST_BYTES_HEADER,
+    REQUEST_SHA256_HEADER,
+    SERVER_HEADER,
+)
+
+#: A worker whose request failed waits so long, seconds: a refused connection costs nothing and would spin.
+PAUSE_AFTER_FAILURE_S = 0.02
+#: Results that one LoadRun keeps; later ones are counted only in `dropped`.
+MAX_RESULTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one request. Times are `time.monotonic()` seconds."""
+
+    start: float
+    first_byte: float | None
+    """When the first byte of the response body was there."""
+    end: float
+    status: int
+    """0 when no status arrived."""
+    served_by: str
+    """x-sim-server, empty when the answer is not a simulator's."""
+    error: str
+    """Empty when the request succeeded and everything checked out; else what was wrong, in one line."""
+    text: str = ""
+    """Generated text, or the start of an error's body."""
+    chunks: int = 0
+    """Server-sent events received, [DONE] included; 0 for a plain answer."""
+    body_bytes: int = 0
+    """Bytes of the response body."""
+    usage: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Response headers, names in lower case."""
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the status is 200 and every check passed."""
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request to send. Unset fields stay out of the body."""
+
+    prompt: str = "Say something."
+    model: str | None = None
+    max_tokens: int | None = 16
+    stream: bool = False
+    chat: bool = False
+    padding_bytes: int = 0
+    """Adds a field of so many bytes that the model ignores: a large body with a small prompt."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the body."""
+
+    @property
+    def path(self) -> str:
+        """Return the URL's path."""
+        return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    def body(self) -> bytes:
+        """Return the JSON body."""
+        fields: dict[str, object] = {}
+        if self.model is not None:
+            fields["model"] = self.model
+        if self.chat:
+            fields["messages"] = [{"role": "user", "content": self.prompt}]
+        else:
+            fields["prompt"] = self.prompt
+        if self.max_tokens is not None:
+            fields["max_tokens"] = self.max_tokens
+        if self.stream:
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        if self.padding_bytes:
+            fields["padding"] = "x" * self.padding_bytes
+        return json.dumps({**fields, **self.extra}).encode()
+
+
+class _Receipt:
+    """Fills up while a response arrives, so that a cut one can still be told."""
+
+    __slots__ = ("body", "chunks", "done", "first_byte", "headers", "problem", "status", "text", "usage")
+
+    def __init__(self) -> None:
+        self.first_byte: float | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.chunks = 0
+        self.done = False
+        self.text = ""
+        self.usage: dict[str, object] = {}
+        self.problem = ""
+
+
+class InferenceClient:
+    """Sends requests to one base URL. Use as an async context manager.
+
+    `headers` go with every request (a Host, a test key). No request outlives `timeout_s`.
+    """
+
+    def __init__(
+        self, base_url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    ) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._headers = dict(headers or {})
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=self._timeout, headers=self._headers, read_bufsize=2**20
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def send(self, ask: Ask) -> Result:
+        """Send one request and check the answer."""
+        body = ask.body()
+        return await self.send_raw(body, path=ask.path, headers=ask.headers, stream=ask.stream)
+
+    async def send_raw(
+        self,
+        body: bytes,
+        *,
+        path: str = "/v1/completions",
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
+    ) -> Result:
+        """Send any bytes as a body; the answer is checked as far as it claims anything."""
+        return await self._exchange(
+            "POST", path, body, headers or {}, _read_events if stream else _read_answer
+        )
+
+    async def echo(
+        self, body: bytes, *, path: str = "/v1/completions", headers: Mapping[str, str] | None = None
+    ) -> Result:
+        """Send a body that the simulator sends back, and compare every byte."""
+        asked = {ECHO_HEADER: "1", "Content-Type": "application/json", **(headers or {})}
+
+        def read(receipt: _Receipt) -> None:
+            if receipt.body != body:
+                receipt.problem = f"echo differs: sent {len(body)} bytes, received {len(receipt.body)}"
+
+        return await self._exchange("POST", path, body, asked, read)
+
+    async def models(self, headers: Mapping[str, str] | None = None) -> Result:
+        """GET /v1/models; the text is a comma list of the model ids."""
+
+        def read(receipt: _Receipt) -> None:
+            ids = [str(entry["id"]) for entry in json.loads(receipt.body)["data"]]
+            receipt.text = ",".join(ids)
+
+        return await self._exchange("GET", "/v1/models", None, headers or {}, read)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        read: Callable[[_Receipt], None],
+    ) -> Result:
+        receipt, start = _Receipt(), time.monotonic()
+        asked = {"Content-Type": "application/json", **headers} if body is not None else dict(headers)
+        try:
+            await self._transfer(receipt, method, path, body, asked)
+            _check(receipt, body, read)
+        except TimeoutError:
+            receipt.problem = f"no end within {self._timeout.total:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            receipt.problem = f"{type(error).__name__}: {error}"
+        return Result(
+            start=start,
+            first_byte=receipt.first_byte,
+            end=time.monotonic(),
+            status=receipt.status,
+            served_by=receipt.headers.get(SERVER_HEADER, ""),
+            error=receipt.problem,
+            text=receipt.text,
+            chunks=receipt.chunks,
+            body_bytes=len(receipt.body),
+            usage=receipt.usage,
+            headers=receipt.headers,
+        )
+
+    async def _transfer(
+        self, receipt: _Receipt, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> None:
+        if self._session is None:
+            raise RuntimeError("InferenceClient is used outside its `async with`")
+        url = self._base_url + path
+        async with self._session.request(method, url, data=body, headers=headers) as response:
+            receipt.status = response.status
+            receipt.headers = {name.lower(): value for name, value in response.headers.items()}
+            async for piece in response.content.iter_any():
+                if receipt.first_byte is None:
+                    receipt.first_byte = time.monotonic()
+                receipt.body += piece
+
+
+def _check(receipt: _Receipt, sent: bytes | None, read: Callable[[_Receipt], None]) -> None:
+    """Fill in the receipt's text and find what is wrong with it."""
+    if receipt.status != 200:
+        receipt.text = receipt.body[:500].decode(errors="replace")
+        receipt.problem = f"status {receipt.status}: {receipt.text[:200]}"
+        return
+    try:
+        read(receipt)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        receipt.problem = f"unreadable answer: {error!r}"
+    if receipt.problem or sent is None:
+        return
+    told = receipt.headers.get(REQUEST_SHA256_HEADER)
+    if told is not None and told != hashlib.sha256(sent).hexdigest():
+        got = receipt.headers.get(REQUEST_BYTES_HEADER)
+        receipt.problem = f"the server received another body: {got} bytes instead of {len(sent)}"
+
+
+def _read_answer(receipt: _Receipt) -> None:
+    fields = json.loads(receipt.body)
+    choice = fields["choices"][0]
+    receipt.text = choice["message"]["content"] if "message" in choice else choice["text"]
+    receipt.usage = fields.get("usage") or {}
+    _check_text(receipt)
+
+
+def _read_events(receipt: _Receipt) -> None:
+    texts: list[str] = []
+    events = [event for event in receipt.body.split(b"\n\n") if event]
+    receipt.chunks = len(events)
+    for event in events:
+        data = event.removeprefix(b"data: ")
+        if data == b"[DONE]":
+            receipt.done = True
+            continue
+        fields = json.loads(data)
+        if "error" in fields:
+            receipt.problem = f"error in the stream: {fields['error']}"
+            return
+        receipt.usage = fields.get("usage") or receipt.usage
+        texts.extend(map(_piece, fields["choices"]))
+    receipt.text = "".join(texts)
+    if not receipt.done:
+        receipt.problem = f"the stream ended without [DONE] after {len(events)} events"
+        return
+    _check_text(receipt)
+
+
+def _piece(choice: dict[str, Any]) -> str:
+    text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+    return text or ""
+
+
+def _check_text(receipt: _Receipt) -> None:
+    told = receipt.headers.get(CONTENT_SHA256_HEADER)
+    if told is not None and told != hashlib.sha256(receipt.text.encode()).hexdigest():
+        receipt.problem = f"the answer's text ({len(receipt.text)} characters) does not match its checksum"
+
+
+class LoadRun:
+    """Keeps a number of requests in flight until told to stop.
+
+        async with LoadRun(client, in_flight=20) as load:
+            ...
+        assert load.failures() == []
+
+    `make(n)` gives the n-th request. Leaving the block lets the requests in flight finish.
+    """
+
+    def __init__(
+        self, client: InferenceClient, *, in_flight: int, make: Callable[[int], Ask] | None = None
+    ) -> None:
+        self.results: list[Result] = []
+        self.dropped = 0
+        self._client = client
+        self._in_flight = in_flight
+        self._make = make or (lambda number: Ask(prompt=f"Request {number}."))
+        self._sent = 0
+        self._stopping = False
+        self._grown = asyncio.Event()
+        self._workers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._in_flight)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for worker in self._workers:
+                worker.cancel()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Send no more and wait for what is in flight. Raises what `make` raised."""
+        self._stopping = True
+        outcomes = await asyncio.gather(*self._workers, return_exceptions=True)
+        self._workers = []
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def until(self, condition: Callable[[Result], bool], *, count: int = 1) -> None:
+        """Wait until `count` results that satisfy the condition have ended, from now on."""
+        async for result in self.following():
+            count -= condition(result)
+            if count <= 0:
+                return
+
+    async def following(self) -> AsyncIterator[Result]:
+        """Yield each result that ends from now on; never ends by itself."""
+        seen = len(self.results)
+        while True:
+            while seen < len(self.results):
+                seen += 1
+                yield self.results[seen - 1]
+            self._grown.clear()
+            await self._grown.wait()
+
+    def failures(
+        self, *, sent_after: float = float("-inf"), sent_before: float = float("inf")
+    ) -> list[Result]:
+        """Return the failed requests sent within [sent_after, sent_before), monotonic seconds."""
+        return [r for r in self.sent(after=sent_after, before=sent_before) if not r.ok]
+
+    def sent(self, *, after: float = float("-inf"), before: float = float("inf")) -> list[Result]:
+        """Return the requests that were sent within [after, before), in order of their end."""
+        return [r for r in self.results if after <= r.start < before]
+
+    def served_by(self, *, after: float = float("-inf")) -> Counter[str]:
+        """Return how many successes each server gave among requests sent after a time."""
+        return Counter(r.served_by for r in self.sent(after=after) if r.ok)
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            number, self._sent = self._sent, self._sent + 1
+            result = await self._client.send(self._make(number))
+            if len(self.results) < MAX_RESULTS:
+                self.results.append(result)
+            else:
+                self.dropped += 1
+            self._grown.set()
+            if not result.ok:
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)

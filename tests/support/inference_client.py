@@ -1,0 +1,5 @@
+"""The verifying load client under the name that tests import; it lives with the simulator."""
+
+from model_server_sim.client import Ask, InferenceClient, LoadRun, Result
+
+__all__ = ["Ask", "InferenceClient", "LoadRun", "Result"]
