@@ -36,6 +36,7 @@ class PrefixIndex:
     """Sole writer of the table's prefix columns. Bounded by server and in total, oldest out first."""
 
     __slots__ = (
+        "_auto",
         "_default_capacity",
         "_holders",
         "_least_block",
@@ -63,22 +64,27 @@ class PrefixIndex:
     def configure(
         self,
         *,
+        auto: bool = True,
         block_tokens: int = MIN_BLOCK_TOKENS,
         max_tokens: int = MAX_PROMPT_TOKENS,
         capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """Set the least block size, the longest prompt part matched (both tokens) and a server's entries."""
+        """Set the least block size and the longest prompt part matched (both tokens), and a server's entries.
+
+        With `auto` the block size and the entries follow what servers report.
+        """
+        self._auto = auto
         self._least_block = min(max(block_tokens, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS)
         self._max_tokens = max_tokens
         self._default_capacity = min(capacity, MAX_CAPACITY)
-        self._table.block_tokens = max(self._table.block_tokens, self._least_block)
+        self.follow_block_size()
 
-    def follow_block_size(self, auto: bool) -> None:
+    def follow_block_size(self) -> None:
         """Take the largest believable block size that a server reports, at least the configured one.
 
-        Another size makes another chain of hashes: what is known then ages out.
+        Another size makes another chain of hashes: what was known by the old one ages out.
         """
-        largest = int(self._table.block_size.max(initial=0)) if auto else 0
+        largest = int(self._table.block_size.max(initial=0)) if self._auto else 0
         self._table.block_tokens = min(max(self._least_block, largest), MAX_BLOCK_TOKENS)
 
     def hashes(self, model: str, prompt: bytes) -> list[int]:
@@ -140,7 +146,7 @@ class PrefixIndex:
     def capacity(self, row: int) -> int:
         """Return how many blocks of ours the row's server can hold, by what it reported."""
         tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])
-        if tokens <= 0:
+        if tokens <= 0 or not self._auto:
             return self._default_capacity
         return min(max(1, tokens // self._table.block_tokens), MAX_CAPACITY)
 

@@ -1,0 +1,47 @@
+"""Finds plugin classes by their type string, through the entry-point group `headroom.epp.plugins`."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Final, Self
+
+from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.scheduling.plugin import Plugin
+
+GROUP: Final = "headroom.epp.plugins"
+
+#: Types that were renamed: still read, with a warning.
+RENAMED: Final[Mapping[str, str]] = {"by-label-selector": "label-selector-filter"}
+
+
+class Registry:
+    """The plugin types that a configuration may name; a class is imported when it is first named."""
+
+    __slots__ = ("_loaders",)
+
+    def __init__(self, loaders: Mapping[str, Callable[[], object]]) -> None:
+        self._loaders = dict(loaders)
+
+    @classmethod
+    def installed(cls) -> Self:
+        """Return what the installed distributions offer. Reads package metadata: call it once."""
+        return cls({each.name: each.load for each in entry_points(group=GROUP)})
+
+    @property
+    def types(self) -> list[str]:
+        """Return the known type strings in alphabetical order."""
+        return sorted(self._loaders)
+
+    def find(self, type_name: str, path: str) -> type[Plugin]:
+        """Return the class. Raises ConfigError, with the known types, when there is none or it is broken."""
+        loader = self._loaders.get(RENAMED.get(type_name, type_name))
+        if loader is None:
+            raise ConfigError(
+                path, f'unknown plugin type "{type_name}"; known types: {", ".join(self.types)}'
+            )
+        try:
+            found = loader()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(path, f'plugin type "{type_name}" cannot be loaded: {error}') from error
+        if not (isinstance(found, type) and issubclass(found, Plugin)):
+            raise ConfigError(path, f'plugin type "{type_name}" is not a subclass of {Plugin.__qualname__}')
+        return found

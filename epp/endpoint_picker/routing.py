@@ -1,0 +1,318 @@
+"""The decision: from a request to a reserved endpoint or a refusal. Synchronous; no I/O of its own.
+
+`PoolRouter` owns the endpoint table and everything that reads or writes it. Discovery and scraping feed it
+from outside; the request life calls `route`, `first_token` and `release`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from pydantic import ValidationError
+
+from endpoint_picker.config.build import PickerConfig, build
+from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, PrefixIndex
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from endpoint_picker.scheduling.plugin import RandomSource
+from inference_api.priority_table import PriorityTable
+
+#: Format of the priority table that this version reads.
+PRIORITY_TABLE_VERSION: Final = 1
+#: From this load on a request of negative priority is turned away.
+SATURATED: Final = 1.0
+
+_NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
+_SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
+
+
+class PoolRouter:
+    """Routes the requests of one pool; it is a `request.Router`. All methods are for one thread, the event loop's."""
+
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_config_text",
+        "_listeners",
+        "_priorities",
+        "_registry",
+        "_rng",
+        "config_error",
+        "config_loads",
+        "index",
+        "ledger",
+        "matched_blocks",
+        "picked",
+        "priorities_error",
+        "priorities_loads",
+        "prompt_blocks",
+        "record_scores",
+        "refused_no_endpoints",
+        "refused_saturated",
+        "table",
+    )
+
+    def __init__(
+        self, config: PickerConfig, registry: Registry, *, clock: Callable[[], float], rng: RandomSource
+    ) -> None:
+        self.table = EndpointTable()
+        self.ledger = Ledger(self.table)
+        self.index = PrefixIndex(self.table)
+        self._clock = clock
+        self._rng = rng
+        self._registry = registry
+        self._listeners: list[Callable[[], None]] = []
+        self._priorities: dict[str, int] = {}
+        self._config_text = ""
+        self.config_error = ""
+        """What is wrong with the configuration offered last; "" when it is the one in use."""
+        self.config_loads = 0
+        """Configurations taken into use."""
+        self.priorities_error = ""
+        self.priorities_loads = 0
+        self.record_scores = False
+        """Fill `Pick.scores`; costs about as much as the decision itself."""
+        self.picked = 0
+        self.refused_no_endpoints = 0
+        self.refused_saturated = 0
+        self.prompt_blocks = 0
+        """Prompt blocks of all picks, the hit rate's denominator."""
+        self.matched_blocks = 0
+        """Prompt blocks of all picks that were believed to be cached where they went."""
+        self._use(config)
+
+    # The Router protocol.
+
+    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+        """Pick an endpoint and reserve it, or say why not; a refusal is shared and not to be changed."""
+        table, config = self.table, self._config
+        request.priority = self._priorities.get(request.objective, 0)
+        rows = table.ready_rows if subset is None else table.rows_of(subset)
+        if not rows.size:
+            self.refused_no_endpoints += 1
+            return _NO_ENDPOINTS
+        if request.priority < 0 and config.detector.saturation(rows, table, self._clock()) >= SATURATED:
+            self.refused_saturated += 1
+            return _SATURATED
+        chain: Sequence[int] = ()
+        if config.profile.needs_prompt:
+            chain = self.index.hashes(request.model, request.prompt)
+            self.index.match(chain, rows)
+        chosen = config.profile.select(request, rows, table, self._rng)
+        if not chosen.size:
+            self.refused_no_endpoints += 1
+            return _NO_ENDPOINTS
+        scores = self._scores_of(request, rows, int(chosen[0])) if self.record_scores else ()
+        pick = self._reserve(request, chosen, len(chain))
+        pick.scores = scores
+        if chain:
+            self.index.record(chain, pick.row)
+        return pick
+
+    def first_token(self, pick: Pick) -> None:
+        """Give the pick's prompt tokens back: the prompt has been computed."""
+        self.ledger.computed(pick)
+
+    def release(self, pick: Pick) -> None:
+        """Give the reservation back. A second call for the same pick does nothing."""
+        self.ledger.release(pick)
+
+    # What feeds it.
+
+    def replace_endpoints(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Make these the pool's endpoints, at once; return whether anything changed."""
+        changed = self.table.replace(endpoints)
+        if changed:
+            for listener in self._listeners:
+                listener()
+        return changed
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` after every change of the endpoints or their readiness. It must not raise."""
+        self._listeners.append(listener)
+
+    def apply_config(self, text: str) -> bool:
+        """Take a configuration into use between two requests; blank is the default one.
+
+        A faulty one changes nothing but `config_error`, which says what and where; return whether it is used.
+        """
+        if self.config_loads and not self.config_error and text == self._config_text:
+            return True
+        try:
+            config = build(text, self._registry)
+        except ConfigError as error:
+            self.config_error = str(error)
+            return False
+        self._use(config)
+        self._config_text = text
+        self.config_error = ""
+        self.config_loads += 1
+        return True
+
+    def apply_priorities(self, text: str) -> bool:
+        """Take a priority table (JSON) into use; a faulty one changes nothing but `priorities_error`."""
+        try:
+            table = PriorityTable.model_validate_json(text) if text.strip() else PriorityTable()
+        except ValidationError as error:
+            self.priorities_error = str(from_validation(error))
+            return False
+        if table.version > PRIORITY_TABLE_VERSION:
+            self.priorities_error = (
+                f"version: {table.version} is newer than {PRIORITY_TABLE_VERSION}; upgrade the picker"
+            )
+            return False
+        self._priorities = {name: entry.priority for name, entry in table.objectives.items()}
+        self.priorities_error = ""
+        self.priorities_loads += 1
+        return True
+
+    # What it tells.
+
+    @property
+    def config(self) -> PickerConfig:
+        """Return the configuration in use."""
+        return self._config
+
+    def ready_addresses(self) -> tuple[str, ...]:
+        """Return "ip:port" of every ready endpoint, in row order."""
+        return tuple(self.table.hostports[row] for row in self.table.ready_rows.tolist())
+
+    def explain(self, request: InferenceRequest, subset: Sequence[str] | None) -> dict[str, Any]:
+        """Return how each candidate would be weighed for the request; nothing is reserved or remembered."""
+        table, profile = self.table, self._config.profile
+        rows = table.ready_rows if subset is None else table.rows_of(subset)
+        self.index.match(self.index.hashes(request.model, request.prompt), rows)
+        told = profile.explain(request, rows, table)
+        candidates = [
+            {
+                "endpoint": table.hostports[row],
+                "scores": {name: float(scores[position]) for name, scores in told.weighted},
+                "total": float(sum(scores[position] for _name, scores in told.weighted)),
+                "prefixBlocks": int(table.prefix_matched[row]),
+            }
+            for position, row in enumerate(told.rows.tolist())
+        ]
+        return {
+            "priority": self._priorities.get(request.objective, 0),
+            "saturation": self._config.detector.saturation(rows, table, self._clock()),
+            "promptBlocks": table.prompt_blocks,
+            "filteredOut": int(rows.size - told.rows.size),
+            "candidates": sorted(candidates, key=_total, reverse=True),
+        }
+
+    def saturation(self) -> float:
+        """Return the load of all ready endpoints over their capacity; 1.0 when there is none."""
+        return self._config.detector.saturation(self.table.ready_rows, self.table, self._clock())
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that is known, as JSON values; for people, not for the hot path."""
+        profile = self._config.profile
+        return {
+            "endpoints": [self._row_state(row) for row in self.table.occupied()],
+            "inFlight": self.ledger.held,
+            "saturation": self.saturation(),
+            "profile": {
+                "name": profile.name,
+                "filters": len(profile.filters),
+                "scorers": {each.name: each.weight for each in profile.scorers},
+            },
+            "config": {
+                "error": self.config_error,
+                "warnings": list(self._config.warnings),
+                "loads": self.config_loads,
+            },
+            "priorities": {"error": self.priorities_error, "table": dict(self._priorities)},
+            "prefixIndex": {"entries": self.index.entries, "blockTokens": self.table.block_tokens},
+        }
+
+    def _row_state(self, row: int) -> Mapping[str, Any]:
+        table, endpoint = self.table, self.table.endpoints[row]
+        age = self._clock() - float(table.scraped_at[row])
+        return {
+            "endpoint": table.hostports[row],
+            "name": endpoint.name if endpoint else "",
+            "ready": bool(table.ready[row]),
+            "waiting": _number(table.waiting[row]),
+            "running": _number(table.running[row]),
+            "kvUsage": _number(table.kv_usage[row]),
+            "metricsAgeSeconds": round(age, 3) if np.isfinite(age) else None,
+            "inFlightRequests": int(table.inflight_requests[row]),
+            "inFlightTokens": int(table.inflight_tokens[row]),
+            "unseenRequests": int(table.unseen[row]),
+            "blockSize": int(table.block_size[row]),
+            "numBlocks": int(table.num_blocks[row]),
+        }
+
+    def _reserve(self, request: InferenceRequest, chosen: Rows, blocks: int) -> Pick:
+        table = self.table
+        rows = chosen.tolist()
+        row = rows[0]
+        hostports = table.hostports
+        tokens = len(request.prompt) // BYTES_PER_TOKEN
+        matched = 0
+        if blocks:
+            matched = int(table.prefix_matched[row])
+            tokens -= matched * table.block_tokens
+        pick = Pick(
+            destination=hostports[row] if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
+            endpoint=hostports[row],
+            row=row,
+            generation=int(table.generation[row]),
+            tokens=tokens,
+        )
+        if matched:
+            pick.prefix_hit = matched / blocks
+        self.ledger.reserve(pick)
+        self.picked += 1
+        self.prompt_blocks += blocks
+        self.matched_blocks += matched
+        return pick
+
+    def _scores_of(self, request: InferenceRequest, rows: Rows, row: int) -> tuple[tuple[str, float], ...]:
+        """Return what each scorer gives the row, which must be among those that the filters leave."""
+        told = self._config.profile.explain(request, rows, self.table)
+        position = int(np.flatnonzero(told.rows == row)[0])
+        return tuple((name, float(scores[position])) for name, scores in told.weighted)
+
+    def _use(self, config: PickerConfig) -> None:
+        self._config = config
+        prefix = config.prefix
+        self.index.configure(
+            auto=prefix.auto_tune,
+            block_tokens=prefix.block_size_tokens,
+            max_tokens=prefix.max_tokens,
+            capacity=prefix.lru_capacity_per_server,
+        )
+
+
+def build_router(
+    *,
+    config_text: str = "",
+    priorities_text: str = "",
+    clock: Callable[[], float] = time.monotonic,
+    rng: RandomSource | None = None,
+    registry: Registry | None = None,
+) -> PoolRouter:
+    """Return a router without endpoints.
+
+    Faulty texts do not raise: the defaults are used, and `config_error` or `priorities_error` says why, so
+    that a picker starts, serves and reports instead of crashing in a loop. `clock` is monotonic, in seconds.
+    """
+    registry = registry or Registry.installed()
+    router = PoolRouter(build("", registry), registry, clock=clock, rng=rng or np.random.default_rng())
+    router.apply_config(config_text)
+    router.apply_priorities(priorities_text)
+    return router
+
+
+def _number(value: np.float64) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _total(candidate: Mapping[str, Any]) -> float:
+    return float(candidate["total"])
