@@ -1,0 +1,144 @@
+"""Counters, gauges and histograms for one thread, and their way into a Prometheus registry.
+
+prometheus_client's own histogram walks its buckets under a lock on every observation (some 2 us for the
+latency buckets); these find the bucket by bisection and need no lock, as only the event loop writes them.
+Reading happens on the same loop. Number of series: the caller bounds the label values.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.utils import floatToGoString
+
+Labels = tuple[str, ...]
+
+
+class Buckets:
+    """The observations of one series."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class Histogram:
+    """A family of `Buckets` by label values."""
+
+    __slots__ = ("_bounds", "_help", "_labels", "_name", "_series")
+
+    def __init__(self, name: str, help_text: str, labels: Labels, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._help = help_text
+        self._labels = labels
+        self._bounds = tuple(bounds)
+        self._series: dict[Labels, Buckets] = {}
+
+    def labels(self, *values: str) -> Buckets:
+        """Return the series of these label values; keep it where it is used often."""
+        series = self._series.get(values)
+        if series is None:
+            series = self._series[values] = Buckets(self._bounds)
+        return series
+
+    def collect(self) -> Metric:
+        """Return the family as Prometheus reads it."""
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, series in self._series.items():
+            seen, rows = 0, []
+            for name, count in zip(names, series.counts, strict=True):
+                seen += count
+                rows.append((name, float(seen)))
+            family.add_metric(values, rows, series.total)
+        return family
+
+
+class Count:
+    """The value of one series."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, amount: float = 1.0) -> None:
+        """Add to the value."""
+        self.value += amount
+
+
+class Counts:
+    """A family of `Count` by label values: a counter, or a gauge that goes both ways."""
+
+    __slots__ = ("_family", "_help", "_labels", "_name", "_series")
+
+    def __init__(self, name: str, help_text: str, labels: Labels = (), *, gauge: bool = False) -> None:
+        self._name = name
+        self._help = help_text
+        self._labels = labels
+        self._family: Final = GaugeMetricFamily if gauge else CounterMetricFamily
+        self._series: dict[Labels, Count] = {}
+
+    def labels(self, *values: str) -> Count:
+        """Return the series of these label values; keep it where it is used often."""
+        series = self._series.get(values)
+        if series is None:
+            series = self._series[values] = Count()
+        return series
+
+    def collect(self) -> Metric:
+        """Return the family as Prometheus reads it."""
+        family = self._family(self._name, self._help, labels=self._labels)
+        for values, series in self._series.items():
+            family.add_metric(values, series.value)
+        return family
+
+
+class Reading:
+    """A gauge whose values are asked for when they are read."""
+
+    __slots__ = ("_help", "_labels", "_name", "_read")
+
+    def __init__(
+        self, name: str, help_text: str, labels: Labels, read: Callable[[], Iterable[tuple[Labels, float]]]
+    ) -> None:
+        self._name = name
+        self._help = help_text
+        self._labels = labels
+        self._read = read
+
+    def collect(self) -> Metric:
+        """Return the family as Prometheus reads it."""
+        family = GaugeMetricFamily(self._name, self._help, labels=self._labels)
+        for values, value in self._read():
+            family.add_metric(values, value)
+        return family
+
+
+class BoundedNames:
+    """Lets the first `limit` names through and calls the rest "other": a client can invent names."""
+
+    __slots__ = ("_limit", "_names")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._names: set[str] = set()
+
+    def bound(self, name: str) -> str:
+        """Return the name to use as label value."""
+        if name in self._names:
+            return name
+        if len(self._names) < self._limit and len(name) <= 256:
+            self._names.add(name)
+            return name
+        return "other"
