@@ -200,7 +200,7 @@ class Engine:
         batch, self._batch = self._batch, []
         any_finished = False
         for sequence, count in batch:
-            if sequence.request.request_id not in self._live:
+            if self._live.get(sequence.request.request_id) is not sequence:
                 continue  # aborted while the iteration ran
             sequence.computed += count
             full = sequence.computed // self.params.block_size

@@ -28,8 +28,6 @@ from model_server_sim.protocol import ApiError, Generation
 VERSION = "0.1.0+sim"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 ECHO_CHUNK_BYTES = 16 * 1024
-
-
 JSON_TYPE = "application/json"
 
 
@@ -78,6 +76,7 @@ class ModelServer:
     def app(self) -> web.Application:
         """Return the web application."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
+        app.on_response_prepare.append(self._wind_down)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
@@ -85,6 +84,12 @@ class ModelServer:
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics_page)
         return app
+
+    async def _wind_down(self, _: web.Request, response: web.StreamResponse) -> None:
+        """While draining, end each connection after its answer, before the listener goes."""
+        if self._readiness.draining:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     @web.middleware
     async def _guard(
@@ -118,9 +123,6 @@ class ModelServer:
             REQUEST_BYTES_HEADER: str(len(body)),
             REQUEST_SHA256_HEADER: hashlib.sha256(body).hexdigest(),
         }
-        if self._readiness.draining:
-            # A client's pooled connections wind down before the listener goes.
-            headers["Connection"] = "close"
         if request.headers.get(ECHO_HEADER) == "1":
             return await _echo(request, body, headers)
         made = protocol.parse(body, self._limits, chat=chat)
