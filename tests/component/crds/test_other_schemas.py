@@ -1,0 +1,178 @@
+"""What the API server accepts and refuses of an EndpointPicker, an InferenceObjective, a rewrite."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from api_server import APPLY, MERGE_PATCH, ApiServer
+from inference_api.endpoint_picker import EndpointPicker
+from inference_api.inference_model_rewrite import InferenceModelRewrite
+from inference_api.inference_objective import InferenceObjective
+
+PICKERS = "/apis/headroom.dev/v1alpha1/namespaces/default/endpointpickers"
+OBJECTIVES = "/apis/llm-d.ai/v1alpha2/namespaces/default/inferenceobjectives"
+REWRITES = "/apis/llm-d.ai/v1alpha2/namespaces/default/inferencemodelrewrites"
+
+_numbers = count()
+
+
+def picker(spec: dict[str, Any] | None) -> dict[str, Any]:
+    named: dict[str, Any] = {"metadata": {"name": f"picker-{next(_numbers)}"}}
+    body = {} if spec is None else {"spec": spec}
+    return {"apiVersion": "headroom.dev/v1alpha1", "kind": "EndpointPicker", **named, **body}
+
+
+def objective(spec: dict[str, Any]) -> dict[str, Any]:
+    named = {"metadata": {"name": f"objective-{next(_numbers)}"}}
+    return {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceObjective", **named, "spec": spec}
+
+
+def rewrite(spec: dict[str, Any]) -> dict[str, Any]:
+    named = {"metadata": {"name": f"rewrite-{next(_numbers)}"}}
+    return {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceModelRewrite", **named, "spec": spec}
+
+
+PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
+    "no spec": None,
+    "empty": {},
+    "all": {
+        "paused": True,
+        "image": "registry.example.com/headroom-epp:0.1.0",
+        "config": {"plugins": [{"type": "queue-scorer", "parameters": {"any": {"thing": [1, 2.5]}}}]},
+        "resources": {"limits": {"cpu": 2, "memory": "1Gi"}, "requests": {"cpu": "500m"}},
+        "proxy": {"mode": "Deployment", "replicas": 2, "image": "envoy:1", "resources": {}},
+    },
+    "config with its own header": {
+        "config": {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
+    },
+}
+PICKERS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown proxy mode": ({"proxy": {"mode": "Sidecar"}}, 'supported values: "None", "Deployment"'),
+    "no proxy replicas": ({"proxy": {"replicas": 0}}, "should be greater than or equal to 1"),
+    "image with a space": ({"image": "a b"}, "should match"),
+    "quantity": ({"resources": {"limits": {"memory": "1 GB"}}}, "should match"),
+    "fractional number": ({"resources": {"limits": {"cpu": 0.5}}}, "must be of type integer"),
+    "config of another kind": (
+        {"config": {"kind": "SchedulerConfig"}},
+        'supported values: "EndpointPickerConfig"',
+    ),
+    "config of an unknown version": ({"config": {"apiVersion": "example.com/v1"}}, "supported values"),
+    "config that is a text": ({"config": "plugins: []"}, "must be of type object"),
+    "paused maybe": ({"paused": "maybe"}, "must be of type boolean"),
+}
+
+
+@pytest.mark.parametrize("spec", PICKERS_ACCEPTED.values(), ids=PICKERS_ACCEPTED.keys())
+def test_a_picker_comes_back_as_the_user_wrote_it(api: ApiServer, spec: dict[str, Any] | None) -> None:
+    answer = api.create(PICKERS, picker(spec))
+
+    assert answer.code == 201, answer.message
+    assert answer.body.get("spec") == spec  # no default is frozen into it
+    assert (
+        EndpointPicker.model_validate(answer.body).spec
+        == EndpointPicker.model_validate({"spec": spec or {}}).spec
+    )
+
+
+@pytest.mark.parametrize(("spec", "words"), PICKERS_REFUSED.values(), ids=PICKERS_REFUSED.keys())
+def test_a_broken_picker_is_refused(api: ApiServer, spec: dict[str, Any], words: str) -> None:
+    answer = api.create(PICKERS, picker(spec))
+
+    assert answer.code == 422
+    assert words.lower() in answer.message.lower()
+
+
+def test_two_writers_of_conditions_keep_theirs(api: ApiServer) -> None:
+    made = api.create(PICKERS, picker({})).body
+    path = f"{PICKERS}/{made['metadata']['name']}/status"
+    for kind in ("Accepted", "Ready"):
+        condition = {
+            "type": kind,
+            "status": "True",
+            "reason": "Fine",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        body = {
+            "apiVersion": "headroom.dev/v1alpha1",
+            "kind": "EndpointPicker",
+            "metadata": {"name": made["metadata"]["name"]},
+            "status": {"conditions": [condition]},
+        }
+        answer = api.request("PATCH", f"{path}?fieldManager=writer-{kind.lower()}", body, APPLY)
+        assert answer.code == 200, answer.message
+
+    assert {c["type"] for c in answer.body["status"]["conditions"]} == {"Accepted", "Ready"}
+
+
+OBJECTIVES_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no pool": ({"priority": 1}, "spec.poolRef: Required value"),
+    "pool without name": ({"poolRef": {}}, "spec.poolRef.name: Required value"),
+    "priority beyond 32 bits": ({"poolRef": {"name": "p"}, "priority": 2**31}, "int32"),
+    "priority as text": ({"poolRef": {"name": "p"}, "priority": "high"}, "must be of type integer"),
+    "group in capitals": ({"poolRef": {"name": "p", "group": "Example.com"}}, "should match"),
+}
+
+
+@pytest.mark.parametrize("priority", [None, 0, -(2**31), 2**31 - 1])
+def test_an_objective_of_any_priority_is_accepted(api: ApiServer, priority: int | None) -> None:
+    spec = {"poolRef": {"name": "pool"}} | ({} if priority is None else {"priority": priority})
+
+    answer = api.create(OBJECTIVES, objective(spec))
+
+    assert answer.code == 201, answer.message
+    read = InferenceObjective.model_validate(answer.body).spec
+    assert read is not None
+    assert (read.priority, read.pool_ref.kind) == (priority, "InferencePool")
+
+
+@pytest.mark.parametrize(("spec", "words"), OBJECTIVES_REFUSED.values(), ids=OBJECTIVES_REFUSED.keys())
+def test_a_broken_objective_is_refused(api: ApiServer, spec: dict[str, Any], words: str) -> None:
+    answer = api.create(OBJECTIVES, objective(spec))
+
+    assert answer.code == 422
+    assert words.lower() in answer.message.lower()
+
+
+def test_an_objective_that_nobody_took_up_says_pending(api: ApiServer) -> None:
+    name = api.create(OBJECTIVES, objective({"poolRef": {"name": "pool"}})).body["metadata"]["name"]
+
+    answer = api.request("PATCH", f"{OBJECTIVES}/{name}/status", {"status": {}}, MERGE_PATCH)
+
+    status = InferenceObjective.model_validate(answer.body).status
+    assert status is not None
+    assert [(c.type, c.status, c.reason) for c in status.conditions] == [("Ready", "Unknown", "Pending")]
+
+
+def test_a_rewrite_is_accepted_and_can_be_read(api: ApiServer) -> None:
+    rule = {"matches": [{"model": {"value": "a"}}], "targets": [{"modelRewrite": "b", "weight": 3}]}
+
+    answer = api.create(REWRITES, rewrite({"poolRef": {"name": "pool"}, "rules": [rule, {}]}))
+
+    assert answer.code == 201, answer.message
+    spec = InferenceModelRewrite.model_validate(answer.body).spec
+    assert spec is not None
+    assert spec.rules[0].matches[0].model.type == "Exact"
+    assert spec.rules[0].targets[0].weight == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        pytest.param({"targets": []}, "should have at least 1 items", id="no targets"),
+        pytest.param(
+            {"targets": [{"modelRewrite": "b", "weight": 0}]}, "greater than or equal to 1", id="weight 0"
+        ),
+        pytest.param({"targets": [{"weight": 1}]}, "modelRewrite: Required value", id="target without model"),
+        pytest.param({"matches": [{"model": {"value": ""}}]}, "at least 1 chars", id="empty match"),
+        pytest.param(
+            {"matches": [{"model": {"type": "Prefix", "value": "a"}}]}, '"Exact"', id="unknown match"
+        ),
+    ],
+)
+def test_a_broken_rewrite_is_refused(api: ApiServer, rule: dict[str, Any], words: str) -> None:
+    answer = api.create(REWRITES, rewrite({"poolRef": {"name": "pool"}, "rules": [rule]}))
+
+    assert answer.code == 422
+    assert words.lower() in answer.message.lower()
