@@ -6,6 +6,7 @@ are data.
 """
 
 import hashlib
+import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -212,7 +213,8 @@ class InferenceClient:
         if self._session is None:
             raise RuntimeError("InferenceClient is used outside its `async with`")
         url = self._base_url + path
-        async with self._session.request(method, url, data=body, headers=headers) as response:
+        data = None if body is None else io.BytesIO(body)  # sent in pieces; bytes would go in one write
+        async with self._session.request(method, url, data=data, headers=headers) as response:
             receipt.status = response.status
             receipt.headers = {name.lower(): value for name, value in response.headers.items()}
             async for piece in response.content.iter_any():

@@ -97,7 +97,7 @@ def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises OSError when a port cannot be bound."""
+    """Serve until SIGTERM or SIGINT, then drain. Raises a group with OSError when a port cannot be bound."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,9 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    code = 0
     try:
         uvloop.run(serve(arguments))
-    except OSError as error:
-        _log.error("cannot serve on %s: %s", arguments.host, error)
-        return 1
-    return 0
+    except* OSError as errors:
+        _log.error("cannot serve on %s: %s", arguments.host, errors.exceptions[0])
+        code = 1
+    return code
