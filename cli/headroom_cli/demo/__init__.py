@@ -1,1 +1,1 @@
-"""The demo: the main job on a local cluster, and the scenarios that prove it (end-to-end tests run the same)."""
+"""The demo: the main job on a local cluster, and the scenarios that prove it, shared with the tests."""

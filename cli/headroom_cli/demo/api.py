@@ -58,7 +58,9 @@ class ClusterApi:
                 self._connection.close()
                 self._connection = None
                 if attempt == 2:
-                    raise DemoError(f"the API server does not answer ({error}); is the demo still up?") from error
+                    raise DemoError(
+                        f"the API server does not answer ({error}); is the demo still up?"
+                    ) from error
         raise AssertionError("the loop returns or raises")
 
     def get(self, path: str) -> Manifest | None:
@@ -100,7 +102,9 @@ def condition(found: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any] |
     return next((entry for entry in conditions if entry.get("type") == kind), None)
 
 
-def wait_for(what: str, probe: Callable[[], T | None], *, limit_s: float, every_s: float = 0.05) -> tuple[T, float]:
+def wait_for(
+    what: str, probe: Callable[[], T | None], *, limit_s: float, every_s: float = 0.05
+) -> tuple[T, float]:
     """Poll until the probe returns something true; return that and the seconds it took.
 
     Raises DemoError, naming what was awaited, when the limit passes first.

@@ -1,0 +1,126 @@
+"""Load beside a scenario: the simulator's verifying client on a loop in a thread of its own."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from headroom_cli.demo.api import wait_for
+from model_server_sim.client import Ask, InferenceClient, Result
+from model_server_sim.load import LoadRun
+
+#: A prompt long enough to be streamed both ways in several chunks when its body must be checked.
+ECHO_BYTES = 200_000
+
+
+class Load:
+    """Keeps requests in flight to a base URL while the block runs.
+
+        with Load(url, in_flight=16) as load:
+            load.await_served(100)
+            sent = load.stop()
+
+    `large` sends streaming requests with bodies of 200 kB, whose every byte is checked in both directions.
+    """
+
+    def __init__(self, base_url: str, *, in_flight: int, large: bool = False) -> None:
+        self._base_url = base_url
+        self._in_flight = in_flight
+        self._make = _large if large else _mixed
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="load", daemon=True)
+        self._client = InferenceClient(base_url)
+        self._run: LoadRun | None = None
+        self._stopped = False
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._begin())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def await_served(self, count: int, *, limit_s: float = 120.0) -> None:
+        """Wait until that many more requests than now have succeeded."""
+        run = self._running()
+        already = sum(result.ok for result in run.results)
+        wait_for(
+            f"{count} served requests",
+            lambda: sum(result.ok for result in run.results) >= already + count,
+            limit_s=limit_s,
+        )
+
+    def served_by(self) -> dict[str, float]:
+        """Return when the first request that each server answered was sent, by the server's name."""
+        first: dict[str, float] = {}
+        for result in list(self._running().results):
+            if result.ok:
+                first.setdefault(result.served_by, result.start)
+        return first
+
+    def stop(self) -> list[Result]:
+        """Let the requests in flight finish; return all that were sent. A second call only returns them."""
+        run = self._running()
+        if not self._stopped:
+            self._stopped = True
+            self._call(self._end(run))
+        return run.results
+
+    async def _begin(self) -> None:
+        await self._client.__aenter__()
+        self._run = LoadRun(self._client, in_flight=self._in_flight, make=self._make)
+        await self._run.__aenter__()
+
+    async def _end(self, run: LoadRun) -> None:
+        await run.__aexit__(None, None, None)
+        await self._client.__aexit__(None, None, None)
+
+    def _running(self) -> LoadRun:
+        if self._run is None:
+            raise RuntimeError("Load is used outside its `with`")
+        return self._run
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        done: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        done.result(timeout=180)
+
+
+def _mixed(number: int) -> Ask:
+    """Every second request streams; prompts share a prefix in groups, as conversations do."""
+    return Ask(prompt=f"Conversation {number % 7}. " * 20 + f"Turn {number}.", stream=number % 2 == 0)
+
+
+def _large(number: int) -> Ask:
+    return Ask(prompt=f"Body {number}.", stream=True, padding_bytes=ECHO_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One request by itself, for those who do not need a load."""
+
+    base_url: str
+    timeout_s: float = 30.0
+
+    def __call__(self, ask: Callable[[InferenceClient], Coroutine[Any, Any, Result]]) -> Result:
+        """Run what `ask` makes of a client, and return the result."""
+
+        async def run() -> Result:
+            async with InferenceClient(self.base_url, timeout_s=self.timeout_s) as client:
+                return await ask(client)
+
+        return asyncio.run(run())
+
+
+def clock() -> float:
+    """Return the clock that results are stamped with, in seconds."""
+    return time.monotonic()

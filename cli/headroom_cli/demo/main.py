@@ -1,0 +1,180 @@
+"""`headroom demo`: the main job on a local cluster, step by step, with what a user would type."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from headroom_cli.demo import coexistence, scenarios
+from headroom_cli.demo.api import condition, progress, wait_for
+from headroom_cli.demo.failure import DemoError
+from headroom_cli.demo.requests import show_requests
+from headroom_cli.demo.stage import OPERATOR_USER, Measurement, Stage
+from local_cluster.cluster import LocalCluster
+
+DEFAULT_DIRECTORY = Path(".local/demo")
+GIE_CRDS, OVERLAY, QUICKSTART = (
+    Path("manifests/gie-crds"),
+    Path("manifests/overlays/demo"),
+    Path("manifests/examples/quickstart"),
+)
+FIRST_ROUTED_GOAL_S = 60.0
+CHECK_SLACK = 3.0
+"""A figure may be this many times its goal before the check fails: machines are shared and noisy."""
+
+SCENARIOS: tuple[scenarios.Scenario, ...] = (
+    scenarios.bodies_intact,
+    scenarios.heal_service,
+    scenarios.heal_arguments,
+    scenarios.heal_config_map,
+    scenarios.silence,
+    scenarios.picker_killed,
+    scenarios.picker_frozen,
+    scenarios.scale,
+    coexistence.two_pools,
+    coexistence.foreign_service,
+    coexistence.user_picker_is_applied,
+    scenarios.delete_pool,
+)
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `demo` to the command line."""
+    demo = commands.add_parser("demo", help="run the main job on a local cluster")
+    demo.add_argument(
+        "--dir", type=Path, default=DEFAULT_DIRECTORY, help="where the demo keeps its state (%(default)s)"
+    )
+    actions = demo.add_subparsers(dest="action", required=True)
+    up = actions.add_parser("up", help="start it and leave it up")
+    up.add_argument(
+        "--check", action="store_true", help="verify every promise, print the figures, end it, exit 0 or 1"
+    )
+    actions.add_parser("down", help="end it; no process is left")
+    demo.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out `headroom demo`; return the exit status."""
+    directory: Path = arguments.dir
+    try:
+        if arguments.action == "down":
+            LocalCluster.attach(directory).stop()
+            progress("The demo is down.")
+            return 0
+        return check(directory) if arguments.check else up(directory)
+    except DemoError as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
+
+
+def up(directory: Path) -> int:
+    """Bring the demo up, show the requests and the objects, say how to go on."""
+    stage, _ = bring_up(directory)
+    show_requests(stage)
+    show_objects(stage)
+    base = stage.proxy_url()
+    progress(
+        f"""
+The demo stays up. Talk to it:
+
+  curl {base}/v1/models
+  curl {base}/v1/completions -H 'content-type: application/json' \\
+       -d '{{"model": "qwen", "prompt": "Hello", "max_tokens": 16}}'
+  export KUBECONFIG={stage.cluster.kubeconfig.absolute()}
+  kubectl get inferencepools,endpointpickers,pods
+
+End it with: make demo-down"""
+    )
+    return 0
+
+
+def check(directory: Path) -> int:
+    """Bring the demo up, verify every promise, end it; 0 when all figures keep to three times their goals."""
+    measured: list[Measurement] = []
+    broken: list[str] = []
+    stage: Stage | None = None
+    try:
+        stage, figures = bring_up(directory)
+        measured += figures
+        show_requests(stage)
+        show_objects(stage)
+        for scenario in SCENARIOS:
+            progress(f"-- {(scenario.__doc__ or scenario.__name__).splitlines()[0]}")
+            try:
+                measured += scenario(stage)
+            except DemoError as error:
+                broken.append(f"{scenario.__name__}: {error}")
+                progress(f"   BROKEN: {error}")
+    finally:
+        progress("-- ending the demo")
+        left = end(directory)
+    broken += [
+        f"{m.name} is {m.value:.2f} {m.unit}, goal {m.goal:g}" for m in measured if not m.within(CHECK_SLACK)
+    ]
+    if left:
+        broken.append(f"processes left behind: {left}")
+    print_measurements(measured)
+    for line in broken:
+        progress(f"BROKEN: {line}")
+    progress("demo check: " + (f"{len(broken)} broken" if broken else "all promises kept"))
+    return 1 if broken else 0
+
+
+def bring_up(directory: Path) -> tuple[Stage, list[Measurement]]:
+    """Start the cluster, the operator and the quickstart; return when the first request was routed."""
+    for needed in (GIE_CRDS, OVERLAY, QUICKSTART):
+        if not needed.is_dir():
+            raise DemoError(f"there is no {needed} here; run the demo from the root of the source tree")
+    started = time.monotonic()
+    cluster = LocalCluster(directory)
+    progress("== starting the control plane and the node")
+    cluster.start(progress)
+    stage = Stage(cluster)
+    progress("== installing the CRDs and the operator")
+    stage.kubectl("create", "-k", str(GIE_CRDS))
+    stage.kubectl("apply", "-k", str(OVERLAY))
+    operator = "/apis/apps/v1/namespaces/headroom-system/deployments/headroom-operator"
+    wait_for("the operator to be available", lambda: _is_true(stage, operator, "Available"), limit_s=180)
+    progress(f"== kubectl apply -f {QUICKSTART}")
+    stage.apply(QUICKSTART)
+    stage.await_condition("Ready", "True", limit_s=240)
+    _, _ = wait_for("the first routed request", lambda: scenarios.one_request(stage), limit_s=60)
+    seconds = time.monotonic() - started
+    progress(f"== first routed request after {seconds:.1f} s")
+    return stage, [Measurement("first_routed_request", seconds, "s", FIRST_ROUTED_GOAL_S)]
+
+
+def _is_true(stage: Stage, path: str, kind: str) -> bool:
+    found = condition(stage.api.get(path), kind)
+    return found is not None and found["status"] == "True"
+
+
+def show_objects(stage: Stage) -> None:
+    """Print what kubectl shows, the newest events and the operator's last words."""
+    progress("\n$ kubectl get inferencepools,endpointpickers,deploy,pods")
+    progress(stage.kubectl("get", "inferencepools,endpointpickers,deploy,pods"))
+    progress("$ kubectl get events --sort-by=.lastTimestamp | tail -8")
+    progress("\n".join(stage.kubectl("get", "events", "--sort-by=.lastTimestamp").splitlines()[-8:]))
+    pods = stage.api.items("/api/v1/namespaces/headroom-system/pods")
+    log = stage.cluster.container_log("headroom-system", pods[0]["metadata"]["name"], "operator")
+    progress(f"\n$ tail -5 {os.path.relpath(log)}")
+    progress("\n".join(log.read_text().splitlines()[-5:]))
+
+
+def end(directory: Path) -> list[int]:
+    """End the demo; return the process ids of it that are left."""
+    cluster = LocalCluster.attach(directory)
+    cluster.stop()
+    return cluster.processes()
+
+
+def print_measurements(measured: list[Measurement]) -> None:
+    """Print the figures beside their goals."""
+    progress(f"\n{'figure':<36}{'measured':>12}{'goal':>10}")
+    for entry in measured:
+        goal = "" if entry.goal is None else f"{entry.goal:g}"
+        progress(f"{entry.name:<36}{entry.value:>12.2f}{goal:>10} {entry.unit}")
+
+
+__all__ = ["OPERATOR_USER", "add_parser", "run"]

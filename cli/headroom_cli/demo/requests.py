@@ -1,0 +1,69 @@
+"""The requests that the demo shows: plain, streaming, GET /v1/models, and why each went where it did."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from headroom_cli.demo.api import progress
+from headroom_cli.demo.failure import DemoError
+from headroom_cli.demo.load import Once
+from headroom_cli.demo.scenarios import picker_page
+from headroom_cli.demo.stage import Stage
+from model_server_sim.client import Ask, InferenceClient, Result
+
+REQUEST_ID = "x-request-id"
+OBJECTIVE = "x-llm-d-inference-objective"
+
+Send = Callable[[InferenceClient, Mapping[str, str]], Coroutine[Any, Any, Result]]
+
+_STORY = "Once upon a time there was a queue that never grew. " * 40
+
+
+def _models(client: InferenceClient, headers: Mapping[str, str]) -> Coroutine[Any, Any, Result]:
+    return client.models(headers)
+
+
+def _ask(prompt: str, *, stream: bool = False, chat: bool = False) -> Send:
+    def send(client: InferenceClient, headers: Mapping[str, str]) -> Coroutine[Any, Any, Result]:
+        return client.send(Ask(prompt=prompt, stream=stream, chat=chat, headers=headers))
+
+    return send
+
+
+#: What is sent, in order: a label for the table, and the request.
+REQUESTS: tuple[tuple[str, Send], ...] = (
+    ("GET /v1/models", _models),
+    ("plain", _ask("Say something short.")),
+    ("plain chat", _ask("Say something short.", chat=True)),
+    ("streaming", _ask(_STORY + "What happened then?", stream=True)),
+    ("streaming, same prefix", _ask(_STORY + "And who told you?", stream=True)),
+    ("streaming, same prefix", _ask(_STORY + "Is that all?", stream=True)),
+)
+
+
+def show_requests(stage: Stage) -> None:
+    """Send the requests through the proxy and print which endpoint served each, and why."""
+    once = Once(stage.proxy_url())
+    address = stage.picker_pod()["status"]["podIP"]
+    progress(f"\n{'request':<24}{'status':>6}  {'served by':<34}why")
+    for number, (label, send) in enumerate(REQUESTS):
+        request_id = f"demo-{number}"
+
+        def ask(
+            client: InferenceClient, send: Send = send, request_id: str = request_id
+        ) -> Coroutine[Any, Any, Result]:
+            return send(client, {REQUEST_ID: request_id, OBJECTIVE: "chat"})
+
+        result = once(ask)
+        if not result.ok:
+            raise DemoError(f"request '{label}' failed: {result.error}")
+        progress(f"{label:<24}{result.status:>6}  {result.served_by:<34}{_why(address, request_id)}")
+
+
+def _why(picker_address: str, request_id: str) -> str:
+    """Return the picker's reasons for a request in a few words."""
+    decisions = picker_page(picker_address, "/debug/decisions")["decisions"]
+    found = next((entry for entry in decisions if entry["requestId"] == request_id), None)
+    if found is None:
+        return "the picker was not asked"
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
+    return f"{scores or 'no scores'}; prefix hit {found['prefixHit']:.0%}; {found['candidates']} candidates"

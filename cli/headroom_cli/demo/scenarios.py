@@ -1,0 +1,260 @@
+"""What the product promises, each promise as a function that brings it about, awaits it and measures it.
+
+The demo runs them with CHECK=1 and holds the figures against their goals; the end-to-end tests run the same
+functions with generous limits. A broken promise raises DemoError with what was seen.
+"""
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from headroom_cli.demo.api import wait_for
+from headroom_cli.demo.failure import DemoError
+from headroom_cli.demo.load import Load, Once
+from headroom_cli.demo.stage import OPERATOR_USER, Measurement, Stage, finalizers, is_ready, uid
+from inference_api import names
+from model_server_sim.client import InferenceClient, Result
+
+LIMIT_S = 90.0
+"""How long a scenario waits for anything: far beyond every goal, so that a slow machine is not a failure."""
+IN_FLIGHT = 16
+ENVOY_WORKERS = 2
+"""Worker threads of the proxy; its Deployment says `--concurrency`."""
+GRACE_AFTER_LOSS_S = 1.0
+"""What is sent this long after the picker's loss must be served."""
+
+
+def heal_service(stage: Stage) -> list[Measurement]:
+    """Delete the picker's Service: it comes back."""
+    path = stage.path("Service", stage.picker())
+    before = uid(stage.api.get(path))
+    stage.api.delete(path)
+    _, seconds = wait_for(
+        "the Service to come back", lambda: uid(stage.api.get(path)) not in ("", before), limit_s=LIMIT_S
+    )
+    return [Measurement("heal_service", seconds, "s", 5)]
+
+
+def heal_arguments(stage: Stage) -> list[Measurement]:
+    """Edit the picker's arguments: they are put back."""
+    path = stage.path("Deployment", stage.picker())
+
+    def arguments() -> list[str]:
+        found = stage.api.get(path) or {}
+        return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+
+    before = arguments()
+    edit = {"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--log-level=debug"}
+    stage.api.patch_json(path, [edit])
+    _, seconds = wait_for("the arguments to be put back", lambda: arguments() == before, limit_s=LIMIT_S)
+    stage.await_condition("Ready", "True", limit_s=LIMIT_S)
+    return [Measurement("heal_arguments", seconds, "s", 5)]
+
+
+def heal_config_map(stage: Stage) -> list[Measurement]:
+    """Delete the picker's ConfigMap: it comes back with the same content."""
+    path = stage.path("ConfigMap", f"{stage.picker()}-config")
+    before = stage.api.get(path)
+    stage.api.delete(path)
+
+    def healed() -> bool:
+        found = stage.api.get(path)
+        return found is not None and uid(found) != uid(before) and found["data"] == (before or {})["data"]
+
+    _, seconds = wait_for("the ConfigMap to come back", healed, limit_s=LIMIT_S)
+    return [Measurement("heal_config_map", seconds, "s", 5)]
+
+
+def silence(stage: Stage) -> list[Measurement]:
+    """Once healed, the operator looks at everything again and writes nothing."""
+    settle(stage)
+    stage.audit.mark()
+
+    def looked_twice() -> bool:
+        lists = [
+            call
+            for call in stage.audit.calls(OPERATOR_USER)
+            if call.verb == "list" and call.resource == "inferencepools"
+        ]
+        return len(lists) >= 2
+
+    wait_for("two full passes of the operator", looked_twice, limit_s=3 * LIMIT_S, every_s=0.5)
+    writes = stage.audit.writes(OPERATOR_USER)
+    if writes:
+        raise DemoError(f"a pass without drift wrote {len(writes)} times, first: {writes[0]}")
+    return [Measurement("writes_of_a_no_op_pass", 0, "writes", 0)]
+
+
+def picker_killed(stage: Stage) -> list[Measurement]:
+    """Kill -9 of the picker under load costs at most what was in flight and one request an Envoy worker."""
+    return _picker_lost(stage, "picker_killed", signal.SIGKILL)
+
+
+def picker_frozen(stage: Stage) -> list[Measurement]:
+    """SIGSTOP of the picker under load: the same bound; its probe restarts it."""
+    return _picker_lost(stage, "picker_frozen", signal.SIGSTOP)
+
+
+def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measurement]:
+    settle(stage)
+    pod = stage.picker_pod()["metadata"]["name"]
+    with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
+        load.await_served(4 * IN_FLIGHT)
+        victim = stage.cluster.container_pids(stage.namespace, pod, "epp")[0]
+        os.kill(victim, how)
+        lost_at = time.monotonic()
+        reason, down = stage.await_condition("PickerReady", "False", limit_s=LIMIT_S)
+        _, up = stage.await_condition("PickerReady", "True", limit_s=2 * LIMIT_S)
+        back_at = time.monotonic()
+        load.await_served(4 * IN_FLIGHT)
+        sent = load.stop()
+    if not reason:
+        raise DemoError("the condition PickerReady went False without a reason")
+    failed = [entry for entry in sent if not entry.ok]
+    late = [entry for entry in failed if entry.start > lost_at + GRACE_AFTER_LOSS_S]
+    if late:
+        raise DemoError(f"{len(late)} requests sent {GRACE_AFTER_LOSS_S} s after the loss failed: {late[0]}")
+    bound = IN_FLIGHT + ENVOY_WORKERS
+    if len(failed) > bound:
+        raise DemoError(f"{len(failed)} requests failed, more than the {bound} allowed: {failed[0]}")
+    return [
+        Measurement(f"{name}_failed_requests", len(failed), "requests", bound),
+        Measurement(f"{name}_condition_false", down, "s"),
+        Measurement(f"{name}_condition_back", back_at - lost_at if up else 0.0, "s"),
+    ]
+
+
+def scale(stage: Stage) -> list[Measurement]:
+    """Scale the model servers 3 -> 5 -> 1 under load: requests follow within 2 s and none fails."""
+    settle(stage)
+    deployment = stage.path("Deployment", _server_deployment(stage))
+    with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
+        load.await_served(4 * IN_FLIGHT)
+        first = {pod["metadata"]["name"] for pod in stage.servers()}
+        stage.api.patch(deployment, {"spec": {"replicas": 5}})
+        ready_at = _await_ready(stage, 5)
+        newcomers = [name for name in ready_at if name not in first]
+        wait_for(
+            "a request on every new server",
+            lambda: load.served_by().keys() >= set(newcomers),
+            limit_s=LIMIT_S,
+        )
+        reached = max(load.served_by()[name] - ready_at[name] for name in newcomers)
+        stage.api.patch(deployment, {"spec": {"replicas": 1}})
+        leaving_at = time.monotonic()
+        _, _ = wait_for("four servers to go", lambda: len(stage.servers()) == 1, limit_s=LIMIT_S)
+        left = {pod["metadata"]["name"] for pod in stage.servers()}
+        load.await_served(4 * IN_FLIGHT)
+        sent = load.stop()
+    stage.api.patch(deployment, {"spec": {"replicas": 3}})
+    _await_ready(stage, 3)
+    _none_failed(sent)
+    stray = [
+        entry.start - leaving_at for entry in sent if entry.served_by not in left and entry.start > leaving_at
+    ]
+    return [
+        Measurement("scale_up_followed", max(0.0, reached), "s", 2),
+        Measurement("scale_down_followed", max(stray, default=0.0), "s", 2),
+        Measurement("scale_failed_requests", 0, "requests", 0),
+    ]
+
+
+def bodies_intact(stage: Stage) -> list[Measurement]:
+    """200 concurrent streaming requests: every byte intact both ways, the ledger back to zero."""
+    settle(stage)
+    with Load(stage.proxy_url(), in_flight=200, large=True) as load:
+        load.await_served(400)
+        sent = load.stop()
+    _none_failed(sent)
+    url = stage.picker_pod()["status"]["podIP"]
+    _, seconds = wait_for("the ledger to return to zero", lambda: in_flight(url) == 0, limit_s=LIMIT_S)
+    return [
+        Measurement("concurrent_streams_bodies_checked", len(sent), "requests"),
+        Measurement("ledger_back_to_zero", seconds, "s"),
+    ]
+
+
+def delete_pool(stage: Stage) -> list[Measurement]:
+    """Delete the pool: all its children go, and there was no finalizer anywhere."""
+    children = [found for _, found in stage.children()]
+    if not children:
+        raise DemoError("the pool has no children to begin with")
+    held = finalizers([*children, stage.pool_object()])
+    if held:
+        raise DemoError(f"finalizers: {', '.join(held)}")
+    stage.kubectl("delete", "-n", stage.namespace, "inferencepools", stage.pool, "--wait=true")
+
+    def remaining() -> bool:
+        kept = [(kind, found) for kind, found in stage.children() if not _users_own(kind, found["metadata"])]
+        return not kept
+
+    _, seconds = wait_for("all children to go", remaining, limit_s=LIMIT_S)
+    return [Measurement("children_gone", seconds, "s")]
+
+
+def _users_own(kind: str, metadata: dict[str, object]) -> bool:
+    """An EndpointPicker that the user applied has no owner and outlives its pool."""
+    return kind == "EndpointPicker" and not metadata.get("ownerReferences")
+
+
+def settle(stage: Stage) -> None:
+    """Wait until the pool is Ready with all its servers."""
+    stage.await_condition("Ready", "True", limit_s=2 * LIMIT_S)
+
+
+def _server_deployment(stage: Stage) -> str:
+    """Return the name of the Deployment behind the pool's servers."""
+    replica_set = stage.servers()[0]["metadata"]["ownerReferences"][0]["name"]
+    return str(replica_set).rsplit("-", 1)[0]
+
+
+def _await_ready(stage: Stage, count: int) -> dict[str, float]:
+    """Wait for that many ready servers; return when each was first seen ready."""
+    seen: dict[str, float] = {}
+
+    def all_ready() -> bool:
+        for pod in stage.servers():
+            if is_ready(pod):
+                seen.setdefault(pod["metadata"]["name"], time.monotonic())
+        return sum(map(is_ready, stage.servers())) == count
+
+    wait_for(f"{count} ready servers", all_ready, limit_s=LIMIT_S)
+    return seen
+
+
+def _none_failed(sent: list[Result]) -> None:
+    failed = [entry for entry in sent if not entry.ok]
+    if failed:
+        raise DemoError(f"{len(failed)} of {len(sent)} requests failed, first: {failed[0]}")
+
+
+def in_flight(picker_address: str) -> int:
+    """Return the requests that the picker's ledger holds, from its debug page."""
+    return int(picker_page(picker_address, "/debug/state")["inFlight"])
+
+
+def picker_page(picker_address: str, path: str) -> dict[str, Any]:
+    """Return a JSON page of the picker's HTTP port. Raises DemoError when it does not answer."""
+    url = f"http://{picker_address}:{names.METRICS_PORT}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return dict(json.load(response))
+    except OSError as error:
+        raise DemoError(f"the picker's {path} does not answer: {error}") from error
+
+
+def one_request(stage: Stage) -> Result | None:
+    """Send one request through the proxy; None while it is not served."""
+
+    def ask(client: InferenceClient) -> Coroutine[Any, Any, Result]:
+        return client.models()
+
+    result = Once(stage.proxy_url())(ask)
+    return result if result.ok else None
+
+
+Scenario = Callable[[Stage], list[Measurement]]
