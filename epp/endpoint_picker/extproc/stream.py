@@ -8,6 +8,7 @@ piece by piece and only looked at. Whatever ends the exchange, its reservation i
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 from endpoint_picker.body import openai
@@ -121,7 +122,7 @@ class Exchange:
         """Return the next replies of a large request body; empty when there are none left."""
         if self._backlog is None:
             return _NOTHING
-        batch = [payload for payload, _ in zip(self._backlog, range(BATCH_CHUNKS), strict=False)]
+        batch = list(islice(self._backlog, BATCH_CHUNKS))
         if len(batch) < BATCH_CHUNKS:
             self._backlog = None
         return batch

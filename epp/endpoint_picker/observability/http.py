@@ -1,0 +1,57 @@
+"""The HTTP port: /metrics, /healthz, /readyz, /debug/state. Reads state, changes none."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from endpoint_picker.health import READINESS, Health, Serving
+
+_STOP_GRACE_S: Final = 1.0
+
+
+class HttpServer:
+    """Serves metrics, probes and the debug state on one address."""
+
+    def __init__(
+        self, health: Health, registry: CollectorRegistry, state: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._health = health
+        self._registry = registry
+        self._state = state
+        app = web.Application(client_max_size=1024)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/debug/state", self._debug_state)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen (port 0: any) and return the port. OSError when it cannot be bound."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Close the port."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        if self._health.of(READINESS) is Serving.SERVING:
+            return web.Response(text="ok\n")
+        reason = "draining" if self._health.draining else "the pool's endpoints are not known yet"
+        return web.Response(status=503, text=f"not ready: {reason}\n")
+
+    async def _debug_state(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._state())

@@ -1,0 +1,254 @@
+"""The picker's metrics: one table of names, and the observer that fills it. Names as in existing pickers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+
+from endpoint_picker.extproc.record import Ending, Record
+from endpoint_picker.observability.series import (
+    BoundedNames,
+    Buckets,
+    Count,
+    Counts,
+    Histogram,
+    Labels,
+    Reading,
+)
+from endpoint_picker.outcomes import Outcome
+
+PREFIX: Final = "llm_d_epp_"
+#: Model names kept apart for the life of the process; the rest are counted as "other".
+MAX_MODELS: Final = 1000
+#: (model, priority) pairs kept apart; priorities come from objectives, so these are few.
+MAX_SERIES: Final = 2000
+
+_MODEL: Final[Labels] = ("model_name", "target_model_name", "fairness_id", "priority")
+_FAIRNESS: Final = "default-flow"
+
+_LATENCY: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
+    180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
+)  # fmt: skip
+_TTFT: Final = tuple(bound for bound in _LATENCY if bound <= 120)
+_TPOT: Final = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8,
+    1, 2,
+)  # fmt: skip
+_GAP: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+_FAST: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
+_RESPONSE_BYTES: Final = (1, *(2**power for power in range(3, 15)), 32778, 65536)
+_TOKENS: Final = (1, *(2**power for power in range(3, 15)), 32778, *(2**power for power in range(16, 21)))
+_OUTPUT_TOKENS: Final = (1, *(2**power for power in range(3, 14)))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """Averages over the ready endpoints of a pool, for the gauges that autoscalers read."""
+
+    ready_endpoints: int
+    average_queue_size: float = 0.0
+    average_running_requests: float = 0.0
+    average_kv_cache_utilisation: float = 0.0
+
+
+class _Series:
+    """The children of one (model, priority), looked up once a request."""
+
+    __slots__ = (
+        "cached_tokens", "duration", "errors", "gap", "input_tokens", "labels", "output_tokens",
+        "request_bytes", "response_bytes", "running", "total", "tpot", "ttft",
+    )  # fmt: skip
+
+    def __init__(self, metrics: "PickerMetrics", labels: Labels) -> None:
+        self.labels = labels
+        self.total: Count = metrics.request_total.labels(*labels)
+        self.running: Count = metrics.request_running.labels(*labels)
+        self.duration: Buckets = metrics.request_duration.labels(*labels)
+        self.request_bytes = metrics.request_bytes.labels(*labels)
+        self.response_bytes = metrics.response_bytes.labels(*labels)
+        self.input_tokens = metrics.input_tokens.labels(*labels)
+        self.output_tokens = metrics.output_tokens.labels(*labels)
+        self.cached_tokens = metrics.cached_tokens.labels(*labels)
+        self.ttft = {
+            streaming: metrics.ttft.labels(*labels, "true" if streaming else "false")
+            for streaming in (True, False)
+        }
+        self.tpot = metrics.tpot.labels(*labels)
+        self.gap = metrics.gaps.labels(*labels)
+
+
+class PickerMetrics:
+    """Counts exchanges; an `extproc.record.Observer`. Register it to have it read."""
+
+    def __init__(self) -> None:
+        self._names = BoundedNames(MAX_MODELS)
+        self._cache: dict[tuple[str, int], _Series] = {}
+        self.streams = Counts(PREFIX + "extproc_streams_inflight", "Open ext-proc streams.", gauge=True)
+        self.request_total = Counts(PREFIX + "request_total", "Requests that were routed or refused.", _MODEL)
+        self.request_errors = Counts(
+            PREFIX + "request_error_total", "Requests that failed, by code.", (*_MODEL, "error_code")
+        )
+        self.request_running = Counts(
+            PREFIX + "request_running", "Requests at model servers.", _MODEL, gauge=True
+        )
+        self.request_duration = self._seconds("request_duration", "From headers to the end.", _LATENCY)
+        self.tpot = self._seconds("request_streaming_tpot", "Time per output token after the first.", _TPOT)
+        self.gaps = self._seconds("request_streaming_itl", "Between pieces of a streamed response.", _GAP)
+        self.ttft = Histogram(
+            PREFIX + "request_ttft_seconds", "To the first byte of the body.", (*_MODEL, "streaming"), _TTFT
+        )
+        self.request_bytes = self._sized("request_size_bytes", "Size of request bodies.", _REQUEST_BYTES)
+        self.response_bytes = self._sized("response_size_bytes", "Size of response bodies.", _RESPONSE_BYTES)
+        self.input_tokens = self._sized("request_input_tokens", "Prompt tokens as reported.", _TOKENS)
+        self.output_tokens = self._sized(
+            "request_output_tokens", "Generated tokens as reported.", _OUTPUT_TOKENS
+        )
+        self.cached_tokens = self._sized(
+            "request_cached_tokens", "Prompt tokens found in the cache, as reported.", _TOKENS
+        )
+        self.outcomes = Counts(PREFIX + "decisions_total", "Decisions, by outcome.", ("outcome",))
+        self.endings = Counts(PREFIX + "exchanges_total", "Exchanges over, by how they ended.", ("ending",))
+        self.elsewhere = Counts(
+            PREFIX + "served_elsewhere_total", "Responses from another endpoint than the one picked."
+        )
+        self._scheduler = Histogram(
+            PREFIX + "scheduler_e2e_duration_seconds", "Time to decide on a request.", (), _FAST
+        )
+        self._scheduling = self._scheduler.labels()
+        self._streams = self.streams.labels()
+        self._outcome = {outcome: self.outcomes.labels(outcome.value) for outcome in Outcome}
+        self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
+        self._elsewhere = self.elsewhere.labels()
+        self._readings: list[Reading] = []
+
+    def _seconds(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{PREFIX}{name}_seconds", help_text, _MODEL, bounds)
+
+    def _sized(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
+        return Histogram(PREFIX + name, help_text, _MODEL, bounds)
+
+    # The Observer protocol.
+
+    def started(self) -> None:
+        """Count an open stream."""
+        self._streams.value += 1
+
+    def decided(self, record: Record, seconds: float) -> None:
+        """Count the decision and, when there is a pick, a running request."""
+        outcome = record.outcome
+        assert outcome is not None  # noqa: S101 - a decision has an outcome
+        self._outcome[outcome].value += 1
+        if seconds:
+            self._scheduling.observe(seconds)
+        if outcome is Outcome.PICKED:
+            self._of(record).running.value += 1
+
+    def gap(self, record: Record, seconds: float) -> None:
+        """Count the time between two pieces of a response."""
+        self._of(record).gap.observe(seconds)
+
+    def ended(self, record: Record) -> None:
+        """Count everything that is known at the end."""
+        self._streams.value -= 1
+        assert record.ending is not None  # noqa: S101 - that is what "ended" means
+        self._ending[record.ending].value += 1
+        if record.outcome is None:
+            return
+        series = self._of(record)
+        series.total.value += 1
+        series.request_bytes.observe(record.request_bytes)
+        code = _error_code(record)
+        if code:
+            self.request_errors.labels(*series.labels, code).value += 1
+        if record.outcome is not Outcome.PICKED:
+            return
+        series.running.value -= 1
+        if record.served_by and record.served_by != record.endpoint:
+            self._elsewhere.value += 1
+        if record.ending is Ending.COMPLETED:
+            self._completed(series, record)
+
+    def _completed(self, series: _Series, record: Record) -> None:
+        series.duration.observe(record.ended_at - record.started_at)
+        series.response_bytes.observe(record.response_bytes)
+        if record.response_chunks:
+            series.ttft[record.streaming].observe(record.first_byte_at - record.started_at)
+        usage = record.usage
+        if usage is None:
+            return
+        series.input_tokens.observe(usage.input_tokens)
+        series.output_tokens.observe(usage.output_tokens)
+        series.cached_tokens.observe(usage.cached_tokens)
+        if record.streaming and usage.output_tokens > 1:
+            spent = record.last_byte_at - record.first_byte_at
+            series.tpot.observe(spent / (usage.output_tokens - 1))
+
+    def _of(self, record: Record) -> _Series:
+        key = (record.model, record.priority)
+        series = self._cache.get(key)
+        if series is None:
+            model = self._names.bound(record.model)
+            key = (model, record.priority if len(self._cache) < MAX_SERIES else 0)
+            series = self._cache.get(key)
+            if series is None:
+                series = _Series(self, (model, model, _FAIRNESS, str(key[1])))
+                self._cache[key] = series
+        return series
+
+    # Reading.
+
+    @property
+    def open_exchanges(self) -> int:
+        """Exchanges that have begun and not ended."""
+        return int(self._streams.value)
+
+    def read_pool(self, name: str, figures: Callable[[], PoolFigures]) -> None:
+        """Add the gauges of a pool, read when they are asked for."""
+
+        def gauge(metric: str, help_text: str, value: Callable[[PoolFigures], float]) -> None:
+            reading = Reading(PREFIX + metric, help_text, ("name",), lambda: [((name,), value(figures()))])
+            self._readings.append(reading)
+
+        gauge("ready_endpoints", "Endpoints that may be picked.", lambda pool: pool.ready_endpoints)
+        gauge("average_queue_size", "Waiting requests an endpoint.", lambda pool: pool.average_queue_size)
+        gauge(
+            "average_running_requests",
+            "Running requests an endpoint.",
+            lambda pool: pool.average_running_requests,
+        )
+        gauge(
+            "average_kv_cache_utilization",
+            "KV-cache utilisation, 0 to 1.",
+            lambda pool: pool.average_kv_cache_utilisation,
+        )
+
+    def read(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """Add one gauge without labels, read when it is asked for."""
+        self._readings.append(Reading(PREFIX + name, help_text, (), lambda: [((), value())]))
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all families; what prometheus_client calls."""
+        families: tuple[Counts | Histogram | Reading, ...] = (
+            self.streams, self.request_total, self.request_errors, self.request_running,
+            self.request_duration, self.ttft, self.tpot, self.gaps, self.request_bytes, self.response_bytes,
+            self.input_tokens, self.output_tokens, self.cached_tokens, self.outcomes, self.endings,
+            self.elsewhere, self._scheduler, *self._readings,
+        )  # fmt: skip
+        return [family.collect() for family in families]
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Have these metrics read with the registry's others."""
+        registry.register(self)
+
+
+def _error_code(record: Record) -> str:
+    """Return the code of a failed request, "" for one that went well."""
+    if record.outcome is not None and record.outcome is not Outcome.PICKED:
+        return record.outcome.code
+    if record.response_status >= 400:
+        return "ModelServerError"
+    return "" if record.ending is Ending.COMPLETED else "Unknown"

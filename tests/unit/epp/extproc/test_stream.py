@@ -1,0 +1,550 @@
+"""The life of a request: every case that a proxy can bring about, without a transport."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ext_proc as wire
+from endpoint_picker.extproc.buffers import BufferBudget
+from endpoint_picker.extproc.record import Ending, Record
+from endpoint_picker.extproc.stream import CHUNK_BYTES, Exchange
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.request import Refusal
+from endpoint_picker.transport.seam import OK, StatusCode
+
+A, B = "10.0.0.1:8000", "10.0.0.2:8000"
+
+
+class Tally:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.records: list[Record] = []
+        self.gaps: list[float] = []
+        self.decisions: list[Outcome | None] = []
+
+    def started(self) -> None:
+        self.begun += 1
+
+    def decided(self, record: Record, seconds: float) -> None:
+        self.decisions.append(record.outcome)
+
+    def gap(self, record: Record, seconds: float) -> None:
+        self.gaps.append(seconds)
+
+    def ended(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Peer:
+    """Feeds an exchange and takes all of its replies."""
+
+    def __init__(self, router: wire.CountingRouter | None = None, budget: BufferBudget | None = None) -> None:
+        self.router = router or wire.CountingRouter(A)
+        self.budget = budget or BufferBudget()
+        self.tally = Tally()
+        self.now = 100.0
+        self.exchange = Exchange(self.router, self.budget, self.tally, self.now)
+        self.replies: list[bytes] = []
+
+    def feed(self, *payloads: bytes) -> list[bytes]:
+        got: list[bytes] = []
+        for payload in payloads:
+            self.now += 1.0
+            got += self.exchange.received(payload, self.now)
+            while self.exchange.has_more:
+                got += self.exchange.more()
+        self.replies += got
+        return got
+
+    def close(self) -> None:
+        self.exchange.closed(Ending.DISCONNECTED, self.now)
+
+    @property
+    def immediate(self) -> Any:
+        (message,) = wire.read(self.replies)
+        assert message.WhichOneof("response") == "immediate_response"
+        return message.immediate_response
+
+    @property
+    def record(self) -> Record:
+        (record,) = self.tally.records
+        return record
+
+
+def post(body: bytes, **more: Any) -> tuple[bytes, bytes]:
+    return wire.request_headers(**more), wire.request_body(body, end=True)
+
+
+def test_headers_and_body_are_answered_with_a_destination_then_the_body() -> None:
+    body = wire.body_of()
+    peer = Peer(wire.CountingRouter(A, B))
+    assert peer.feed(wire.request_headers()) == []
+    replies = peer.feed(wire.request_body(body, end=True))
+    head = wire.read(replies)[0]
+    assert wire.kinds(replies) == ["request_headers", "request_body"]
+    assert wire.set_headers(head) == {
+        "x-gateway-destination-endpoint": f"{B},{A}",
+        "content-length": str(len(body)),
+    }
+    assert head.request_headers.response.clear_route_cache
+    assert all(
+        option.append_action == option.OVERWRITE_IF_EXISTS_OR_ADD
+        for option in head.request_headers.response.header_mutation.set_headers
+    )
+    assert dict(head.dynamic_metadata["envoy.lb"]) == {"x-gateway-destination-endpoint": f"{B},{A}"}
+    assert wire.pieces(replies, "request_body") == [(body, True)]
+    assert peer.budget.held_bytes == 0
+
+
+def test_the_router_is_told_what_the_body_says() -> None:
+    peer = Peer()
+    peer.feed(*post(wire.body_of("llama", "abc", stream=True)))
+    (request,) = peer.router.requests
+    assert (request.model, request.prompt, request.stream) == ("llama", b"abc", True)
+    assert request.request_id == "r-1"
+    assert request.body_bytes == len(wire.body_of("llama", "abc", stream=True))
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ({"x-llm-d-inference-objective": "new"}, "new"),
+        ({"x-gateway-inference-objective": "old"}, "old"),
+        ({"x-gateway-inference-objective": "old", "x-llm-d-inference-objective": "new"}, "new"),
+        ({"X-LLM-D-Inference-Objective": "cased"}, "cased"),
+        ({}, ""),
+    ],
+)
+def test_the_objective_header_new_name_wins(sent: dict[str, str], read: str) -> None:
+    peer = Peer()
+    peer.feed(*post(wire.body_of(), headers=sent))
+    assert peer.router.requests[0].objective == read
+
+
+def test_control_headers_of_a_client_are_removed_and_others_left() -> None:
+    peer = Peer()
+    sent = {
+        "x-gateway-destination-endpoint": "6.6.6.6:1",
+        "x-prefiller-host-port": "6.6.6.6:2",
+        "x-llm-d-inference-objective": "o",
+        "test-epp-endpoint-selection": A,
+    }
+    (head, _) = wire.read(peer.feed(*post(wire.body_of(), headers=sent)))
+    removed = set(head.request_headers.response.header_mutation.remove_headers)
+    assert removed == set(sent) - {"test-epp-endpoint-selection"}
+    assert wire.set_headers(head)["x-gateway-destination-endpoint"] == A
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_a_request_without_body_is_picked_for_at_once(method: str) -> None:
+    peer = Peer()
+    replies = peer.feed(wire.request_headers(end=True, method=method, path="/v1/models"))
+    (head,) = wire.read(replies)
+    assert wire.set_headers(head) == {"x-gateway-destination-endpoint": A}
+    assert peer.router.requests[0].model == ""
+
+
+def test_a_bodyless_post_is_refused_by_the_apis_and_routed_elsewhere() -> None:
+    refused = Peer()
+    refused.feed(wire.request_headers(end=True))
+    assert refused.immediate.status.code == 400
+    routed = Peer()
+    assert wire.kinds(routed.feed(wire.request_headers(end=True, path="/reset_prefix_cache"))) == [
+        "request_headers"
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"no json", id="not JSON"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b'{"prompt": "x"}', id="no model"),
+        pytest.param(b'{"model": 3}', id="model is no string"),
+        pytest.param(b'{"model": ""}', id="model is empty"),
+        pytest.param(b'["model"]', id="no object"),
+        pytest.param(b'{"model": "\xff"}', id="not UTF-8"),
+        pytest.param(b'{"model": "m", "prompt": ' + b"[" * 100_000, id="deep"),
+        pytest.param(b'{"model": "m", "n": ' + b"9" * 5000 + b"}", id="a number of 5000 digits"),
+    ],
+)
+def test_a_body_that_cannot_be_routed_gets_400(body: bytes) -> None:
+    peer = Peer()
+    peer.feed(*post(body))
+    answer = peer.immediate
+    assert answer.status.code == 400
+    assert answer.body.startswith(b"inference error: BadRequest - ")
+    assert [(h.header.key, h.header.raw_value) for h in answer.headers.set_headers] == [
+        ("content-type", b"text/plain")
+    ]
+    assert peer.exchange.status is OK
+    assert peer.record.ending is Ending.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "word"),
+    [
+        (Outcome.NO_ENDPOINTS, 503, "ServiceUnavailable"),
+        (Outcome.SATURATED, 429, "ResourceExhausted"),
+        (Outcome.SHUTTING_DOWN, 503, "ServiceUnavailable"),
+    ],
+)
+def test_a_refusal_names_its_reason(outcome: Outcome, status: int, word: str) -> None:
+    peer = Peer(wire.CountingRouter(A, refusal=Refusal(outcome, "because")))
+    peer.feed(*post(wire.body_of()))
+    answer = peer.immediate
+    assert answer.status.code == status
+    assert answer.body == f"inference error: {word} - because".encode()
+    assert {h.header.key: h.header.raw_value.decode() for h in answer.headers.set_headers} == {
+        "content-type": "text/plain",
+        "x-llm-d-request-dropped-reason": outcome.value,
+    }
+    assert peer.exchange.status is OK
+
+
+@pytest.mark.parametrize(
+    ("hint", "seen"),
+    [
+        ([A, B], (A, B)),
+        (f"{A}, {B}", (A, B)),
+        ([f"{A},{B}", " 10.0.0.3 "], (A, B, "10.0.0.3")),
+        ([], ()),
+        ("", ()),
+        (7, ()),
+        (None, None),
+    ],
+)
+def test_the_subset_hint_in_all_its_forms(hint: object, seen: tuple[str, ...] | None) -> None:
+    peer = Peer()
+    peer.feed(*post(wire.body_of(), subset=hint))
+    assert peer.router.subsets == [seen]
+
+
+def test_a_subset_that_matches_nothing_gets_503() -> None:
+    peer = Peer(wire.CountingRouter(A, B))
+    peer.feed(*post(wire.body_of(), subset=["10.9.9.9:8000"]))
+    assert peer.immediate.status.code == 503
+
+
+def test_a_get_is_held_to_the_subset_too() -> None:
+    peer = Peer(wire.CountingRouter(A, B))
+    peer.feed(wire.request_headers(end=True, method="GET", subset=[]))
+    assert peer.immediate.status.code == 503
+
+
+def test_an_upload_is_routed_without_a_model() -> None:
+    peer = Peer()
+    body = b"--x\r\n\x00\xff\r\n--x--"
+    replies = peer.feed(
+        wire.request_headers(
+            {"content-type": "multipart/form-data; boundary=x"}, path="/v1/audio/transcriptions"
+        ),
+        wire.request_body(body, end=True),
+    )
+    assert wire.pieces(replies, "request_body") == [(body, True)]
+    assert peer.router.requests[0].model == ""
+
+
+def test_an_empty_opaque_body_still_gets_its_one_piece() -> None:
+    peer = Peer()
+    replies = peer.feed(
+        wire.request_headers({"content-type": "text/plain"}, path="/x"), wire.request_body(b"", end=True)
+    )
+    assert wire.kinds(replies) == ["request_headers", "request_body"]
+    assert wire.pieces(replies, "request_body") == [(b"", True)]
+
+
+def test_the_last_empty_piece_sent_twice_is_answered_once() -> None:
+    peer = Peer()
+    body = wire.body_of()
+    peer.feed(wire.request_headers(), wire.request_body(body, end=False), wire.request_body(b"", end=True))
+    assert peer.feed(wire.request_body(b"", end=True)) == []
+    peer.feed(
+        wire.response_headers(), wire.response_body(b"{}", end=False), wire.response_body(b"", end=True)
+    )
+    assert peer.feed(wire.response_body(b"", end=True)) == []
+    assert wire.pieces(peer.replies, "request_body") == [(body, True)]
+    assert wire.pieces(peer.replies, "response_body") == [(b"{}", False), (b"", True)]
+    assert peer.exchange.status is None
+
+
+def test_trailers_end_the_body_and_are_answered_last() -> None:
+    peer = Peer()
+    body = wire.body_of()
+    peer.feed(wire.request_headers(), wire.request_body(body, end=False))
+    replies = peer.feed(wire.trailers("request_trailers"))
+    assert wire.kinds(replies) == ["request_headers", "request_body", "request_trailers"]
+    assert wire.pieces(replies, "request_body") == [(body, False)]
+    assert "content-length" not in wire.set_headers(wire.read(replies)[0])
+    peer.feed(wire.response_headers(), wire.response_body(b"x", end=False))
+    assert wire.kinds(peer.feed(wire.trailers("response_trailers"))) == ["response_trailers"]
+    assert peer.record.ending is Ending.COMPLETED
+    assert peer.router.releases == 1
+
+
+def test_a_large_body_comes_back_whole_in_pieces() -> None:
+    body = wire.body_of(prompt="x" * (20 * 1024 * 1024))
+    peer = Peer()
+    parts = [body[at : at + 1_000_000] for at in range(0, len(body), 1_000_000)]
+    peer.feed(wire.request_headers(), *(wire.request_body(part, end=False) for part in parts))
+    assert peer.budget.held_bytes == len(body)
+    replies = peer.feed(wire.request_body(b"", end=True))
+    got = wire.pieces(replies, "request_body")
+    assert b"".join(part for part, _ in got) == body
+    assert [end for _, end in got] == [False] * (len(got) - 1) + [True]
+    assert max(len(part) for part, _ in got) <= CHUNK_BYTES
+    assert peer.budget.held_bytes == 0
+
+
+def test_a_large_body_is_handed_out_in_batches() -> None:
+    peer = Peer()
+    head = peer.exchange.received(wire.request_headers(), 1.0)
+    body = wire.body_of(prompt="x" * (3 * 1024 * 1024))
+    first = peer.exchange.received(wire.request_body(body, end=True), 2.0)
+    assert list(head) == []
+    assert len(first) < 20
+    assert peer.exchange.has_more
+
+
+def test_a_body_over_the_limit_gets_413() -> None:
+    peer = Peer(budget=BufferBudget(max_request_bytes=1000))
+    peer.feed(wire.request_headers(), wire.request_body(b"x" * 600, end=False))
+    peer.feed(wire.request_body(b"x" * 600, end=False))
+    assert peer.immediate.status.code == 413
+    assert peer.budget.held_bytes == 0
+
+
+def test_a_full_buffer_gets_503_and_the_others_go_on() -> None:
+    budget = BufferBudget(max_held_bytes=1000)
+    first, second = Peer(budget=budget), Peer(budget=budget)
+    first.feed(wire.request_headers(), wire.request_body(wire.body_of(prompt="x" * 700), end=False))
+    second.feed(wire.request_headers(), wire.request_body(b"x" * 700, end=False))
+    assert second.immediate.status.code == 503
+    assert second.exchange.status is OK
+    assert "request_headers" in wire.kinds(first.feed(wire.request_body(b"", end=True)))
+    assert budget.held_bytes == 0
+
+
+def routed(router: wire.CountingRouter | None = None) -> Peer:
+    peer = Peer(router)
+    peer.feed(*post(wire.body_of()))
+    peer.replies.clear()
+    return peer
+
+
+def test_a_json_response_passes_untouched_and_its_usage_is_read() -> None:
+    peer = routed()
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    body = json.dumps({"choices": [{"text": 'a "usage": {} b'}], "usage": usage}).encode()
+    peer.feed(
+        wire.response_headers(served=A),
+        wire.response_body(body[:20], end=False),
+        wire.response_body(body[20:], end=True),
+    )
+    assert wire.pieces(peer.replies, "response_body") == [(body[:20], False), (body[20:], True)]
+    assert peer.replies[0] == b"\x12\x00"
+    record = peer.record
+    assert record.usage is not None
+    assert (record.usage.input_tokens, record.usage.output_tokens, record.usage.cached_tokens) == (7, 3, 4)
+    assert record.served_by == A
+    assert record.response_bytes == len(body)
+    assert peer.router.releases == 1
+    assert peer.router.first_tokens == 1
+
+
+def test_a_stream_passes_piece_by_piece_and_is_timed() -> None:
+    peer = routed()
+    events = [b'data: {"text":"a"}\n\n', b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n']
+    peer.feed(wire.response_headers("text/event-stream; charset=utf-8"))
+    for event in events:
+        assert wire.pieces(peer.feed(wire.response_body(event, end=False)), "response_body") == [
+            (event, False)
+        ]
+    peer.feed(wire.response_body(b"data: [DONE]\n\n", end=False), wire.response_body(b"", end=True))
+    record = peer.record
+    assert record.streaming
+    assert record.first_byte_at - record.started_at == 4.0
+    assert peer.tally.gaps == [1.0, 1.0]
+    assert record.response_chunks == 3
+    assert record.usage is not None
+    assert record.usage.output_tokens == 2
+
+
+def test_an_invalid_json_response_passes_untouched() -> None:
+    peer = routed()
+    peer.feed(wire.response_headers(), wire.response_body(b'{"usage": {"prompt', end=True))
+    assert wire.pieces(peer.replies, "response_body") == [(b'{"usage": {"prompt', True)]
+    assert peer.record.usage is None
+
+
+def test_a_response_without_body_completes() -> None:
+    peer = routed()
+    peer.feed(wire.response_headers(status="204", end=True))
+    assert wire.kinds(peer.replies) == ["response_headers"]
+    assert peer.record.ending is Ending.COMPLETED
+    assert peer.router.releases == 1
+
+
+def test_a_response_piece_above_the_reply_limit_is_split() -> None:
+    peer = routed()
+    peer.feed(wire.response_headers("text/plain"))
+    replies = peer.feed(wire.response_body(b"x" * (CHUNK_BYTES + 1), end=True))
+    assert [(len(part), end) for part, end in wire.pieces(replies, "response_body")] == [
+        (CHUNK_BYTES, False),
+        (1, True),
+    ]
+
+
+def test_served_by_another_endpoint_gives_the_reservation_back() -> None:
+    peer = routed(wire.CountingRouter(A, B))
+    peer.feed(wire.response_headers(served=A), wire.response_body(b"{}", end=True))
+    assert peer.record.endpoint == B
+    assert peer.record.served_by == A
+    assert peer.router.releases == 1
+
+
+def test_a_local_reply_of_the_proxy_before_the_body_is_complete() -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers(), wire.request_body(b"{", end=False))
+    peer.feed(wire.response_headers(status="408"), wire.response_body(b"late", end=True))
+    assert wire.kinds(peer.replies) == ["response_headers", "response_body"]
+    assert peer.feed(wire.request_body(b"more", end=True)) == []
+    assert peer.record.outcome is None
+    assert peer.budget.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param([wire.request_body(b"x", end=True)], id="body first"),
+        pytest.param([wire.trailers("request_trailers")], id="trailers first"),
+        pytest.param([wire.response_headers()], id="response first"),
+        pytest.param([wire.request_headers(), wire.request_headers()], id="headers twice"),
+        pytest.param([*post(wire.body_of()), wire.request_body(b"x", end=True)], id="body after its end"),
+        pytest.param([*post(wire.body_of()), wire.trailers("request_trailers")], id="trailers after the end"),
+        pytest.param([*post(wire.body_of()), wire.response_body(b"x", end=True)], id="response body first"),
+        pytest.param(
+            [*post(wire.body_of()), wire.trailers("response_trailers")], id="response trailers first"
+        ),
+        pytest.param(
+            [*post(wire.body_of()), wire.response_headers(), wire.response_headers()], id="response twice"
+        ),
+        pytest.param(
+            [*post(wire.body_of()), wire.response_headers(end=True), wire.response_body(b"x", end=True)],
+            id="response body after its end",
+        ),
+    ],
+)
+def test_a_message_out_of_order_fails_the_stream(messages: list[bytes]) -> None:
+    peer = Peer()
+    peer.feed(*messages)
+    assert peer.exchange.status is not None
+    assert peer.exchange.status.code is StatusCode.FAILED_PRECONDITION
+    assert peer.exchange.status.message
+    assert len(peer.tally.records) == 1
+    assert peer.router.held == []
+    assert peer.feed(*post(wire.body_of())) == []
+
+
+@pytest.mark.parametrize("payload", [b"\xff\xff", b"", b"\x42\x00"])
+def test_garbage_fails_the_stream(payload: bytes) -> None:
+    peer = Peer()
+    peer.feed(payload)
+    assert peer.exchange.status is not None
+    assert peer.exchange.status.code is StatusCode.INVALID_ARGUMENT
+    assert peer.record.ending is Ending.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize(("request_mode", "response_mode"), [(1, 4), (2, 2), (4, 1)])
+def test_a_proxy_in_another_body_mode_is_told_so(request_mode: int, response_mode: int) -> None:
+    message = wire.pb.ProcessingRequest.FromString(wire.request_headers())
+    message.protocol_config.request_body_mode = request_mode
+    message.protocol_config.response_body_mode = response_mode
+    peer = Peer()
+    peer.feed(message.SerializeToString())
+    assert peer.exchange.status is not None
+    assert "FULL_DUPLEX_STREAMED" in peer.exchange.status.message
+
+
+def test_a_proxy_that_does_not_send_bodies_gets_its_pick_at_once() -> None:
+    message = wire.pb.ProcessingRequest.FromString(wire.request_headers())
+    message.protocol_config.request_body_mode = 0
+    message.protocol_config.response_body_mode = 4
+    peer = Peer()
+    assert wire.kinds(peer.feed(message.SerializeToString())) == ["request_headers"]
+
+
+WHOLE = wire.body_of(prompt="grüße " * 40)
+
+
+@given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=6))
+@settings(deadline=None)
+def test_any_split_of_the_request_body_gives_the_same_replies(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(WHOLE)]
+    parts = [WHOLE[start:end] for start, end in pairwise(edges)]
+    whole, split = Peer(), Peer()
+    whole.feed(*post(WHOLE))
+    split.feed(wire.request_headers())
+    split.feed(*(wire.request_body(part, end=at == len(parts)) for at, part in enumerate(parts, 1)))
+    assert split.replies == whole.replies
+    assert split.router.requests[0].prompt == whole.router.requests[0].prompt
+
+
+SSE = b"".join(b'data: {"t":%d,"usage":null}\n\n' % at for at in range(5))
+SSE += b'data: {"usage": {"prompt_tokens": 11, "completion_tokens": 5}}\n\ndata: [DONE]\n\n'
+
+
+@given(cuts=st.lists(st.integers(0, len(SSE)), max_size=8), twice=st.booleans(), by_trailers=st.booleans())
+@settings(deadline=None)
+def test_every_response_piece_is_answered_once_whatever_the_split(
+    cuts: list[int], twice: bool, by_trailers: bool
+) -> None:
+    edges = [0, *sorted(cuts), len(SSE)]
+    parts = [SSE[start:end] for start, end in pairwise(edges)]
+    peer = routed()
+    peer.feed(wire.response_headers("text/event-stream"))
+    for part in parts:
+        assert wire.pieces(peer.feed(wire.response_body(part, end=False)), "response_body") == [(part, False)]
+    last = wire.trailers("response_trailers") if by_trailers else wire.response_body(b"", end=True)
+    assert len(peer.feed(last)) == 1
+    if twice:
+        assert peer.feed(wire.response_body(b"", end=True)) == []
+    assert peer.record.usage is not None
+    assert peer.record.usage.output_tokens == 5
+    assert peer.record.usage.input_tokens == 11
+
+
+_ALL = (
+    wire.request_headers(),
+    wire.request_headers(end=True, method="GET"),
+    wire.request_body(wire.body_of(), end=True),
+    wire.request_body(b"{", end=False),
+    wire.request_body(b"", end=True),
+    wire.trailers("request_trailers"),
+    wire.response_headers(served=A),
+    wire.response_headers(served=B),
+    wire.response_body(b"x", end=False),
+    wire.response_body(b"", end=True),
+    wire.trailers("response_trailers"),
+    b"\xff",
+)
+_NORMAL = (*post(wire.body_of()), wire.response_headers(), *_ALL[8:10])
+
+
+@given(start=st.integers(0, len(_NORMAL)), rest=st.lists(st.sampled_from(_ALL), max_size=8))
+@settings(deadline=None, max_examples=300)
+def test_any_sequence_of_messages_releases_exactly_once(start: int, rest: list[bytes]) -> None:
+    peer = Peer(wire.CountingRouter(A, B))
+    peer.feed(*_NORMAL[:start], *rest)
+    peer.close()
+    peer.close()
+    assert peer.router.held == []
+    assert peer.tally.begun == len(peer.tally.records) == 1
+    assert peer.budget.held_bytes == 0
+    assert len(peer.tally.decisions) <= 1
