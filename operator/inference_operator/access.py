@@ -1,0 +1,78 @@
+"""What the API server serves and lets us do: asked before the watches start, and again in every resync."""
+
+from asyncio import gather
+from dataclasses import dataclass
+
+from inference_operator.api import Api
+from inference_operator.kinds import (
+    CHILD_KINDS,
+    CRD,
+    EVENT,
+    OBJECTIVES,
+    PICKER,
+    POD,
+    POOL,
+    Kind,
+)
+from inference_operator.observation import Access
+
+_WATCH_VERBS = frozenset({"list", "watch"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What the operator can see and do."""
+
+    access: Access
+    watchable: frozenset[Kind]
+    """Kinds that may be listed and watched, in every namespace of ours."""
+
+
+async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
+    """Ask for every kind and verb. Raises ApiUnavailable when the API server does not answer."""
+    served = await _served(api)
+    objectives = next((kind for kind in OBJECTIVES if kind in served), None)
+    used = [POOL, PICKER, *CHILD_KINDS, POD, EVENT, *([objectives] if objectives else [])]
+    rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
+    watched = {kind for kind, missing in rights.items() if not _WATCH_VERBS & missing} - {EVENT, POD}
+    # Seeing new CRDs at once is a convenience: without this right they are found in the next resync.
+    if not _WATCH_VERBS & await _missing(api, CRD, ()):
+        watched.add(CRD)
+    denied = sorted(f"{verb} {kind.resource}" for kind, missing in rights.items() for verb in missing)
+    access = Access(
+        served=frozenset(kind for kind in served if kind in used),
+        denied=tuple(_spelled(denied)),
+        objectives=objectives,
+    )
+    return Reach(access=access, watchable=frozenset(watched))
+
+
+async def _served(api: Api) -> frozenset[Kind]:
+    kinds = (POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT)
+    versions = sorted({(kind.group, kind.version) for kind in kinds})
+    found = dict(zip(versions, await gather(*(api.served(*version) for version in versions)), strict=True))
+    return frozenset(kind for kind in kinds if kind.plural in found[kind.group, kind.version])
+
+
+async def _missing(api: Api, kind: Kind, namespaces: tuple[str, ...]) -> frozenset[str]:
+    """Return the verbs that are denied in any namespace of ours; a verb on the status is "verb/status"."""
+    asked = [(verb, "") for verb in kind.verbs] + [(verb, "status") for verb in kind.status_verbs]
+    spaces: tuple[str | None, ...] = namespaces or (None,)
+    questions = [(verb, sub, space) for verb, sub in asked for space in spaces]
+    answers = await gather(*(api.may(kind, verb, space, sub) for verb, sub, space in questions))
+    return frozenset(
+        f"{verb}/{sub}" if sub else verb
+        for (verb, sub, _), allowed in zip(questions, answers, strict=True)
+        if not allowed
+    )
+
+
+def _spelled(denied: list[str]) -> list[str]:
+    """Turn "patch/status pools" into "patch pools/status", as RBAC spells it."""
+    spelled = []
+    for right in denied:
+        verb, _, resource = right.partition(" ")
+        verb, _, sub = verb.partition("/")
+        plural, dot, group = resource.partition(".")
+        spelled.append(f"{verb} {plural}/{sub}{dot}{group}" if sub else right)
+    return sorted(spelled)

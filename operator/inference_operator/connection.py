@@ -1,0 +1,83 @@
+"""How the operator reaches the API server: the pod's ServiceAccount, or a kubeconfig file.
+
+The only module that touches kubernetes.aio, which is untyped.
+"""
+
+from pathlib import Path
+from typing import Any, Self
+
+import kopf
+from kubernetes.aio import client, config
+
+
+class ConnectionProblem(Exception):  # noqa: N818 - told to the user as a sentence
+    """There is no way to reach an API server; the message says what to do."""
+
+
+class Connection:
+    """One API server and who we are to it. The ServiceAccount's token is read again before it expires."""
+
+    __slots__ = ("_client", "_configuration")
+
+    def __init__(self, configuration: Any) -> None:
+        # A refused or failed call is judged by the caller; nothing is tried again behind its back.
+        configuration.retries = None
+        self._configuration = configuration
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = "headroom-operator"
+
+    @classmethod
+    async def open(cls, kubeconfig: str) -> Self:
+        """Connect with that kubeconfig file, or as the pod's ServiceAccount when it is empty.
+
+        Raises ConnectionProblem when neither works.
+        """
+        configuration = client.Configuration()
+        try:
+            if kubeconfig:
+                if not Path(kubeconfig).is_file():
+                    raise ConnectionProblem(f"--kubeconfig: there is no file {kubeconfig}")
+                await config.load_kube_config(
+                    kubeconfig, client_configuration=configuration, persist_config=False
+                )
+            else:
+                config.load_incluster_config(configuration)
+        except config.ConfigException as error:
+            advice = "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
+            raise ConnectionProblem(f"cannot reach an API server: {error} ({advice})") from None
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def request(
+        self, method: str, path: str, query: dict[str, str], body: Any, content_type: str, seconds: float
+    ) -> tuple[int, bytes]:
+        """Send one request; return status and body, whatever the status is."""
+        prepared = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Content-Type": content_type, "Accept": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        response = await self._client.call_api(*prepared, _request_timeout=seconds)
+        return response.status, await response.read()
+
+    async def for_kopf(self) -> kopf.ConnectionInfo:
+        """Return the same connection as kopf wants it, with the token as it is now."""
+        held = self._configuration
+        header = (await held.auth_settings()).get("BearerToken", {}).get("value", "")
+        scheme, _, token = header.partition(" ")
+        return kopf.ConnectionInfo(
+            server=held.host,
+            ca_path=held.ssl_ca_cert or None,
+            ca_data=held.ca_cert_data or None,
+            insecure=not held.verify_ssl,
+            scheme=scheme.capitalize() or None,
+            token=token or None,
+            certificate_path=held.cert_file or None,
+            private_key_path=held.key_file or None,
+        )

@@ -1,0 +1,75 @@
+"""The two ConfigMaps that a picker watches: its configuration and its priority table. Pure."""
+
+from typing import Any, Final
+
+import yaml
+
+from inference_api import names
+from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND
+from inference_api.priority_table import ObjectiveEntry, PriorityTable
+from inference_operator.desired.intent import Intent, intent
+from inference_operator.kinds import CONFIG_MAP
+from inference_operator.naming import child_metadata, config_name, priorities_name
+from inference_operator.observation import Observation
+
+#: What a picker runs with when its user says nothing: the field's usual weights.
+DEFAULT_CONFIG: Final[dict[str, Any]] = {
+    "plugins": [
+        {"type": "queue-scorer"},
+        {"type": "kv-cache-utilization-scorer"},
+        {"type": "prefix-cache-scorer"},
+        {"type": "max-score-picker"},
+    ],
+    "schedulingProfiles": [
+        {
+            "name": "default",
+            "plugins": [
+                {"pluginRef": "queue-scorer", "weight": 2},
+                {"pluginRef": "kv-cache-utilization-scorer", "weight": 2},
+                {"pluginRef": "prefix-cache-scorer", "weight": 3},
+                {"pluginRef": "max-score-picker"},
+            ],
+        }
+    ],
+}
+
+
+def desired(seen: Observation) -> tuple[Intent, Intent]:
+    """Return the configuration and the priority table."""
+    picker = seen.picker_name
+    return (
+        intent(
+            CONFIG_MAP,
+            child_metadata(seen, config_name(picker), picker),
+            data={names.CONFIG_KEY: config_text(seen.spec.config)},
+        ),
+        intent(
+            CONFIG_MAP,
+            child_metadata(seen, priorities_name(picker), picker),
+            data={names.PRIORITIES_KEY: priority_table(seen).dump()},
+        ),
+    )
+
+
+def config_text(config: dict[str, Any] | None) -> str:
+    """Return the EndpointPickerConfig as YAML: the user's body with its type named, or the default."""
+    body = {
+        "apiVersion": CONFIG_API_VERSIONS[0],
+        "kind": CONFIG_KIND,
+        **(DEFAULT_CONFIG if config is None else config),
+    }
+    return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+
+
+def priority_table(seen: Observation) -> PriorityTable:
+    """Return the objectives of the pool, compiled."""
+    return PriorityTable(
+        objectives={
+            objective.metadata.name: ObjectiveEntry(
+                priority=(objective.spec.priority or 0) if objective.spec else 0,
+                generation=objective.metadata.generation,
+            )
+            for objective in seen.objectives
+            if objective.metadata.deletion_timestamp is None
+        }
+    )

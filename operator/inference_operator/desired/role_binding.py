@@ -1,0 +1,21 @@
+"""The RoleBinding that lets a picker read its namespace. Pure.
+
+It binds the ClusterRole that ships with the operator, so the operator needs the right to bind that one name
+and none of the rights it hands out.
+"""
+
+from inference_operator.desired.intent import Intent, intent
+from inference_operator.kinds import ROLE_BINDING, SERVICE_ACCOUNT
+from inference_operator.naming import PICKER_CLUSTER_ROLE, child_metadata
+from inference_operator.observation import Observation
+
+
+def desired(seen: Observation) -> Intent:
+    """Return the RoleBinding."""
+    name = seen.picker_name
+    return intent(
+        ROLE_BINDING,
+        child_metadata(seen, name, name),
+        roleRef={"apiGroup": ROLE_BINDING.group, "kind": "ClusterRole", "name": PICKER_CLUSTER_ROLE},
+        subjects=[{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": seen.namespace}],
+    )

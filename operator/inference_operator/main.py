@@ -1,0 +1,52 @@
+"""The headroom-operator command: settings, wiring, signals."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from inference_operator.connection import Connection, ConnectionProblem
+from inference_operator.controller import Controller
+from inference_operator.health import HealthServer
+from inference_operator.logs import configure_logs
+from inference_operator.settings import Settings, parse_settings
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the operator until SIGTERM or SIGINT; exits with 1 when it cannot start."""
+    settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logs(settings.log_level)
+    sys.exit(asyncio.run(run(settings)))
+
+
+async def run(settings: Settings) -> int:
+    """Run until told to stop; return the exit status."""
+    try:
+        connection = await Connection.open(settings.kubeconfig)
+    except ConnectionProblem as problem:
+        log.error("%s", problem)
+        return 1
+    controller = Controller(connection, settings)
+    health = HealthServer(controller, settings.bind_address, settings.health_port)
+    try:
+        port = await health.start()
+    except OSError as error:
+        log.error("cannot listen on %s:%d: %s", settings.bind_address, settings.health_port, error.strerror)
+        await connection.close()
+        return 1
+    log.info("operator started", extra={"health": f"http://{settings.bind_address}:{port}/healthz"})
+    work = asyncio.create_task(controller.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        log.info("operator stopped")
+    finally:
+        await health.stop()
+        await connection.close()
+    return 0

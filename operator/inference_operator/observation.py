@@ -1,0 +1,121 @@
+"""All that a decision about one pool may depend on. Pure values; any part may be stale.
+
+`observe.py` fills one in; `ownership`, `desired` and `status` read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from inference_api import names
+from inference_api.endpoint_picker import EndpointPicker, EndpointPickerSpec
+from inference_api.inference_objective import InferenceObjective
+from inference_api.inference_pool import EndpointPickerRef, InferencePool
+from inference_operator.endpoints import EndpointTally
+from inference_operator.kinds import Kind, Object, PoolKey
+from inference_operator.reasons import Finding
+from inference_operator.settings import Settings
+
+#: Kind and name of a child; the namespace is the pool's.
+ChildKey = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """Another pool of the namespace that names the same picker."""
+
+    name: str
+    uid: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the API server lets the operator do, as of the last look."""
+
+    served: frozenset[Kind] = frozenset()
+    """Kinds that the API server serves."""
+    denied: tuple[str, ...] = ()
+    """Missing rights as "verb resource", sorted."""
+    objectives: Kind | None = None
+    """The kind of InferenceObjective in use: the first of the groups that is served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One pool and what surrounds it."""
+
+    key: PoolKey
+    settings: Settings
+    now: datetime
+    pool: InferencePool | None = None
+    pool_object: Object | None = None
+    """The pool as it came, for the fields that its type does not have."""
+    picker_object: Object | None = None
+    """The EndpointPicker named like the pool, whoever made it."""
+    service: Object | None = None
+    """The Service that the pool names, whoever made it; read live when the watch knows none."""
+    children: Mapping[ChildKey, Object] = field(default_factory=dict)
+    """Objects that carry our label and this pool's name; the EndpointPicker is not among them."""
+    rivals: tuple[Rival, ...] = ()
+    objectives: tuple[InferenceObjective, ...] = ()
+    """Objectives that point at this pool, by name."""
+    endpoints: EndpointTally = field(default_factory=EndpointTally)
+    picker_pods: tuple[Object, ...] = ()
+    """Pods of our Deployments that are not ready; empty when all are."""
+    absent_for: float = 0.0
+    """Seconds for which the picker Service is known to have been absent; 0 while it exists."""
+    access: Access = field(default_factory=Access)
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the pool."""
+        return self.key[0]
+
+    @property
+    def pool_name(self) -> str:
+        """Name of the pool, and of its EndpointPicker."""
+        return self.key[1]
+
+    @property
+    def present(self) -> InferencePool:
+        """The pool, where the caller has made sure that there is one."""
+        if self.pool is None:
+            raise LookupError(f"pool {self.namespace}/{self.pool_name} was not observed")
+        return self.pool
+
+    @property
+    def picker_ref(self) -> EndpointPickerRef | None:
+        """The reference that the pool makes."""
+        return None if self.pool is None else self.pool.spec.endpoint_picker_ref
+
+    @property
+    def picker_name(self) -> str:
+        """Name of the picker Service and of what belongs to it; empty when the pool names none."""
+        ref = self.picker_ref
+        return "" if ref is None else ref.name
+
+    @property
+    def spec(self) -> EndpointPickerSpec:
+        """What the user wants of the picker; all defaults where there is no EndpointPicker."""
+        if self.picker_object is None:
+            return EndpointPickerSpec()
+        return EndpointPicker.model_validate(self.picker_object).spec
+
+    @property
+    def managed_annotation(self) -> str:
+        """Value of headroom.dev/managed on the pool; empty when absent."""
+        return "" if self.pool is None else self.pool.metadata.annotations.get(names.MANAGED_ANNOTATION, "")
+
+    def child(self, kind: Kind, name: str) -> Object | None:
+        """Return our child of that kind and name, or None."""
+        return self.children.get((kind, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A write that the API server refused."""
+
+    kind: Kind
+    name: str
+    finding: Finding

@@ -1,0 +1,184 @@
+"""Building the observation of a pool: from the watch caches, and live where the caches cannot know."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from inference_api.inference_objective import InferenceObjective
+from inference_api.inference_pool import InferencePool
+from inference_api.names import POOL_GROUP
+from inference_operator.api import Api, ApiError
+from inference_operator.cache import Cache
+from inference_operator.endpoints import EndpointTally, is_ready, tally
+from inference_operator.kinds import (
+    CHILD_KINDS,
+    DEPLOYMENT,
+    PICKER,
+    POD,
+    POOL,
+    SERVICE,
+    Object,
+    PoolKey,
+)
+from inference_operator.naming import APP_LABEL
+from inference_operator.observation import Access, ChildKey, Observation, Rival
+from inference_operator.ownership import invalid_label_key, ours
+from inference_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Reader:
+    """Makes an Observation for a pool's key."""
+
+    __slots__ = ("_absent_since", "_api", "_cache", "_clock", "_settings", "access")
+
+    def __init__(
+        self, api: Api, cache: Cache, settings: Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._settings = settings
+        self._clock = clock
+        self._absent_since: dict[tuple[PoolKey, str], float] = {}
+        self.access = Access()
+        """What the API server lets us do; replaced in every resync."""
+
+    async def observe(self, key: PoolKey) -> Observation:
+        """Return what is known of the pool now. Raises ApiUnavailable and ApiError."""
+        namespace, name = key
+        body = self._cache.get(POOL, namespace, name)
+        pool = None if body is None else InferencePool.model_validate(body)
+        seen = Observation(
+            key=key,
+            settings=self._settings,
+            now=datetime.now(UTC),
+            pool=pool,
+            pool_object=body,
+            picker_object=self._cache.get(PICKER, namespace, name),
+            children=self._children(key),
+            objectives=self._objectives(key),
+            access=self.access,
+        )
+        if pool is None or pool.metadata.deletion_timestamp is not None:
+            self._forget(key)
+            return seen
+        service = await self._service(seen)
+        seen = replace(
+            seen,
+            rivals=self._rivals(seen),
+            service=service,
+            absent_for=self._absent_for(seen, service),
+            endpoints=await self._endpoints(pool),
+        )
+        return replace(seen, picker_pods=await self._unready_pods(seen))
+
+    def pools_of(self, namespace: str, picker: str) -> list[PoolKey]:
+        """Return the pools of the namespace that name this picker."""
+        return [
+            (namespace, body["metadata"]["name"])
+            for body in self._cache.all(POOL, namespace)
+            if (body["spec"].get("endpointPickerRef") or {}).get("name") == picker
+        ]
+
+    def _children(self, key: PoolKey) -> dict[ChildKey, Object]:
+        namespace, name = key
+        return {
+            (kind, body["metadata"]["name"]): body
+            for kind in CHILD_KINDS
+            for body in self._cache.all(kind, namespace)
+            if ours(body, name)
+        }
+
+    def _objectives(self, key: PoolKey) -> tuple[InferenceObjective, ...]:
+        namespace, name = key
+        kind = self.access.objectives
+        if kind is None:
+            return ()
+        found = []
+        for body in self._cache.all(kind, namespace):
+            try:
+                objective = InferenceObjective.model_validate(body)
+            except ValidationError:
+                # The CRD in the cluster admits more than the type knows; such an object names no pool.
+                log.warning(
+                    "objective not understood", extra={"object": f"{namespace}/{body['metadata']['name']}"}
+                )
+                continue
+            ref = objective.spec.pool_ref if objective.spec else None
+            if ref is not None and ref.name == name and ref.group == POOL_GROUP:
+                found.append(objective)
+        return tuple(sorted(found, key=lambda objective: objective.metadata.name))
+
+    def _rivals(self, seen: Observation) -> tuple[Rival, ...]:
+        rivals = []
+        for body in self._cache.all(POOL, seen.namespace):
+            ref = body["spec"].get("endpointPickerRef") or {}
+            metadata = body["metadata"]
+            if ref.get("name") != seen.picker_name or metadata["name"] == seen.pool_name:
+                continue
+            if metadata.get("deletionTimestamp"):
+                continue
+            created = datetime.fromisoformat(metadata["creationTimestamp"])
+            rivals.append(Rival(name=metadata["name"], uid=metadata["uid"], created=created))
+        return tuple(rivals)
+
+    async def _service(self, seen: Observation) -> Object | None:
+        """Return the Service that the pool names: ours from the cache, anybody else's live."""
+        ref = seen.picker_ref
+        if ref is None or ref.group or ref.kind != "Service":
+            return None
+        held = self._cache.get(SERVICE, seen.namespace, ref.name)
+        if held is not None:
+            return held
+        try:
+            return await self._api.get(SERVICE, seen.namespace, ref.name)
+        except ApiError as error:
+            if error.status in {400, 403, 404}:  # a name that no Service can have, or a right that we lack
+                return None
+            raise
+
+    def _absent_for(self, seen: Observation, service: Object | None) -> float:
+        mark = (seen.key, seen.picker_name)
+        if service is not None:
+            self._absent_since.pop(mark, None)
+            return 0.0
+        now = self._clock()
+        return now - self._absent_since.setdefault(mark, now)
+
+    def _forget(self, key: PoolKey) -> None:
+        for mark in [mark for mark in self._absent_since if mark[0] == key]:
+            del self._absent_since[mark]
+
+    async def _endpoints(self, pool: InferencePool) -> EndpointTally:
+        labels = pool.spec.selector.match_labels
+        if any(invalid_label_key(key) for key in labels):
+            return EndpointTally()
+        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        pods = await self._pods(pool.metadata.namespace, selector)
+        return tally(pods, [port.number for port in pool.spec.target_ports])
+
+    async def _unready_pods(self, seen: Observation) -> tuple[Object, ...]:
+        """Return the pods that say why a Deployment of ours is not ready."""
+        found: list[Object] = []
+        for (kind, name), body in seen.children.items():
+            if kind is not DEPLOYMENT:
+                continue
+            wanted = body["spec"].get("replicas", 1)
+            if body.get("status", {}).get("readyReplicas", 0) < wanted:
+                pods = await self._pods(seen.namespace, f"{APP_LABEL}={name}")
+                found += [pod for pod in pods if not is_ready(pod)]
+        return tuple(found)
+
+    async def _pods(self, namespace: str, selector: str) -> list[Object]:
+        try:
+            pods, _ = await self._api.list_all(POD, namespace, selector, cached=True)
+        except ApiError as error:
+            if error.status == 403:  # told as a condition, from the access review
+                return []
+            raise
+        return pods

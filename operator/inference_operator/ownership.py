@@ -1,0 +1,197 @@
+"""Which pools are ours, which objects are ours, and why a pool cannot be worked. Pure.
+
+An object is ours when it carries our label and the pool's name; ownerReferences do not count, because
+`kubectl delete --cascade=orphan` strips them.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from inference_api import names
+from inference_api.endpoint_picker import ProxyMode
+from inference_operator import reasons
+from inference_operator.kinds import DEPLOYMENT, Object
+from inference_operator.naming import FIELD_MANAGER, LONGEST_SUFFIX
+from inference_operator.observation import Observation
+from inference_operator.reasons import Finding
+from inference_operator.settings import TAKE_UP_WAIT
+
+_SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAME_LIMIT: Final = 63
+_LABEL_NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_LABEL_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class Stance(Enum):
+    """How the operator stands to a pool."""
+
+    MANAGED = "managed"
+    """Its children are made, healed and removed."""
+    WAITING = "waiting"
+    """Its Service has not been absent for long enough; nothing is done yet."""
+    LET_GO = "let go"
+    """The Service is somebody else's: our other children are removed, nothing else is touched."""
+    UNWORKABLE = "unworkable"
+    """It cannot work as it is: told in the conditions, no picker is run."""
+    HELD = "held"
+    """It cannot work as it is, but what runs already is left running."""
+    HANDS_OFF = "hands off"
+    """It is gone, going, or not ours to manage: nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A stance with its reason."""
+
+    stance: Stance
+    finding: Finding
+    recheck_after: float | None = None
+    """Seconds after which the answer may change without any event."""
+
+
+def judge(seen: Observation) -> Verdict:
+    """Return how to treat the pool: the first rule that applies."""
+    return (
+        _not_to_manage(seen)
+        or _bad_reference(seen)
+        or _name_taken(seen)
+        or _foreign_service(seen)
+        or _still_waiting(seen)
+        or _bad_selector(seen)
+        or Verdict(Stance.MANAGED, reasons.ACCEPTED.say())
+    )
+
+
+def ours(body: Object, pool_name: str) -> bool:
+    """Return whether the object was made by Headroom for the pool of that name."""
+    metadata = body.get("metadata", {})
+    labels = metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    return (
+        labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_VALUE
+        and annotations.get(names.POOL_NAME_ANNOTATION) == pool_name
+    )
+
+
+def selector_taker(service: Object) -> str | None:
+    """Return the manager, other than us, that owns the Service's selector; None when nobody else does."""
+    for entry in service.get("metadata", {}).get("managedFields", ()):
+        fields = entry.get("fieldsV1", {}).get("f:spec", {})
+        manager = entry.get("manager", "")
+        if "f:selector" in fields and not manager.startswith(FIELD_MANAGER):
+            return str(manager)
+    return None
+
+
+def users_own(picker: Object, pool_name: str) -> bool:
+    """Return whether the EndpointPicker is a user's: not made by us, or applied by a user since."""
+    if not ours(picker, pool_name):
+        return True
+    metadata = picker["metadata"]
+    if "kubectl.kubernetes.io/last-applied-configuration" in (metadata.get("annotations") or {}):
+        return True
+    return any(
+        entry.get("operation") == "Apply" and not entry.get("manager", "").startswith(FIELD_MANAGER)
+        for entry in metadata.get("managedFields", ())
+    )
+
+
+def invalid_label_key(key: str) -> bool:
+    """Return whether no label can have this key."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _LABEL_PREFIX.fullmatch(prefix)):
+        return True
+    return not (len(name) <= _NAME_LIMIT and _LABEL_NAME.fullmatch(name))
+
+
+def _takes_over(seen: Observation) -> bool:
+    return seen.managed_annotation == "true"
+
+
+def _not_to_manage(seen: Observation) -> Verdict | None:
+    if seen.pool is None:
+        return Verdict(Stance.HANDS_OFF, reasons.POOL_NOT_FOUND.say(pool=seen.pool_name))
+    if seen.pool.metadata.deletion_timestamp is not None:
+        return Verdict(Stance.HANDS_OFF, reasons.POOL_TERMINATING.say())
+    annotation = seen.managed_annotation
+    if annotation == "false" or (seen.settings.manage == "annotated" and annotation != "true"):
+        return Verdict(Stance.HANDS_OFF, reasons.NOT_MANAGED.say(annotation=names.MANAGED_ANNOTATION))
+    return None
+
+
+def _bad_reference(seen: Observation) -> Verdict | None:
+    ref = seen.picker_ref
+    finding: Finding | None = None
+    if ref is None:
+        finding = reasons.REF_MISSING.say()
+    elif ref.group or ref.kind != "Service":
+        finding = reasons.UNSUPPORTED_REF_KIND.say(kind=ref.kind, group=ref.group)
+    else:
+        proxied = seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
+        limit = _NAME_LIMIT - (LONGEST_SUFFIX if proxied else 0)
+        if len(ref.name) > limit or not _SERVICE_NAME.fullmatch(ref.name):
+            finding = reasons.INVALID_PICKER_NAME.say(name=ref.name, limit=limit)
+    if finding is None:
+        return None
+    return _settled(seen) or Verdict(Stance.UNWORKABLE, finding)
+
+
+def _name_taken(seen: Observation) -> Verdict | None:
+    pool = seen.present
+    created = pool.metadata.creation_timestamp
+    mine = (created, pool.metadata.uid)
+    elder = min(
+        ((rival.created, rival.uid, rival.name) for rival in seen.rivals),
+        default=None,
+    )
+    if elder is None or created is None or mine < elder[:2]:
+        return None
+    finding = reasons.PICKER_NAME_TAKEN.say(other=elder[2], name=seen.picker_name)
+    return _settled(seen) or Verdict(Stance.UNWORKABLE, finding)
+
+
+def _foreign_service(seen: Observation) -> Verdict | None:
+    service = seen.service
+    if service is None:
+        return None
+    name = seen.picker_name
+    if service.get("spec", {}).get("type") == "ExternalName":
+        return Verdict(Stance.LET_GO, reasons.SERVICE_IS_EXTERNAL_NAME.say(service=name))
+    if _takes_over(seen):
+        return None
+    if not ours(service, seen.pool_name):
+        return Verdict(
+            Stance.LET_GO, reasons.SERVICE_NOT_OURS.say(service=name, annotation=names.MANAGED_ANNOTATION)
+        )
+    if (manager := selector_taker(service)) is not None:
+        finding = reasons.SELECTOR_TAKEN.say(
+            service=name, manager=manager, annotation=names.MANAGED_ANNOTATION
+        )
+        return Verdict(Stance.LET_GO, finding)
+    return None
+
+
+def _still_waiting(seen: Observation) -> Verdict | None:
+    if seen.service is not None or seen.child(DEPLOYMENT, seen.picker_name) is not None:
+        return None
+    return _settled(seen)
+
+
+def _settled(seen: Observation) -> Verdict | None:
+    """Wait before the first object is made for a pool: its user may be about to make one of that name."""
+    if _takes_over(seen) or (seen.picker_object is not None and seen.service is not None):
+        return None
+    left = TAKE_UP_WAIT - seen.absent_for
+    if left <= 0:
+        return None
+    finding = reasons.WAITING.say(service=seen.picker_name, seconds=TAKE_UP_WAIT)
+    return Verdict(Stance.WAITING, finding, recheck_after=left)
+
+
+def _bad_selector(seen: Observation) -> Verdict | None:
+    for key in seen.present.spec.selector.match_labels:
+        if invalid_label_key(key):
+            return Verdict(Stance.HELD, reasons.INVALID_SELECTOR.say(key=key))
+    return None

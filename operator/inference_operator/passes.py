@@ -1,0 +1,110 @@
+"""One pass over one pool: observe, judge, desire, apply, report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from inference_operator import metrics, reasons
+from inference_operator.api import Api, ApiError
+from inference_operator.apply import Applier, Outcome
+from inference_operator.cache import Cache
+from inference_operator.desired.plan import desired, superfluous
+from inference_operator.kinds import CHILD_KINDS, PICKER, POOL, PoolKey
+from inference_operator.naming import FIELD_MANAGER
+from inference_operator.observation import ChildKey, Observation
+from inference_operator.observe import Reader
+from inference_operator.ownership import Stance, Verdict, judge
+from inference_operator.parents import wanted_parents
+from inference_operator.report import Reporter
+from inference_operator.status import report
+
+#: Seconds until endpoints and pods, which are not watched, are counted again.
+_SOON: Final = 2.0
+_LATER: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a pass went."""
+
+    recheck_after: float | None = None
+    """Seconds after which to look again without any event."""
+    refused: bool = False
+    """The API server refused a write; try again with back-off."""
+    wrote: bool = False
+    repaired: bool = False
+    """Something of a complete picker had to be put right."""
+
+
+class Pass:
+    """What a worker runs for a key."""
+
+    __slots__ = ("_api", "_applier", "_cache", "_reader", "_reporter")
+
+    def __init__(self, reader: Reader, applier: Applier, reporter: Reporter, api: Api, cache: Cache) -> None:
+        self._reader = reader
+        self._applier = applier
+        self._reporter = reporter
+        self._api = api
+        self._cache = cache
+
+    async def run(self, key: PoolKey) -> Result:
+        """Bring the pool one step to where it should be. Raises ApiUnavailable and ApiError."""
+        seen = await self._reader.observe(key)
+        if seen.pool is None and seen.picker_object is None and not seen.objectives:
+            return Result()
+        verdict = judge(seen)
+        intents = desired(seen, verdict)
+        outcome = await self._applier.carry_out(seen, intents)
+        if outcome.lost_claim:
+            return Result(recheck_after=0.2)
+        doomed = superfluous(seen, verdict, intents)
+        outcome.failures += await self._applier.remove(seen, doomed)
+        if doomed and verdict.stance is Stance.LET_GO:
+            outcome.healed.append(reasons.LET_GO.say(count=len(doomed), why=verdict.finding.message))
+        seen = self._with_changes(seen, outcome, doomed)
+        told = report(seen, verdict, outcome.failures)
+        await self._reporter.tell(seen, verdict, told, outcome.healed)
+        await self._tell_parents(seen, verdict)
+        return Result(
+            recheck_after=verdict.recheck_after or _recheck(seen, verdict),
+            refused=bool(outcome.failures),
+            wrote=bool(outcome.changed or doomed),
+            repaired=bool(outcome.healed),
+        )
+
+    def _with_changes(
+        self, seen: Observation, outcome: Outcome, doomed: Mapping[ChildKey, Any]
+    ) -> Observation:
+        children = {key: body for key, body in seen.children.items() if key not in doomed}
+        children |= {key: body for key, body in outcome.changed.items() if key[0] in CHILD_KINDS}
+        picker = self._cache.get(PICKER, *seen.key)
+        return replace(seen, children=children, picker_object=picker)
+
+    async def _tell_parents(self, seen: Observation, verdict: Verdict) -> None:
+        parents = None if seen.pool_object is None else wanted_parents(seen, verdict)
+        if parents is None or seen.pool_object is None:
+            return
+        # Read again, so that the resourceVersion is that of the list which is changed.
+        fresh = await self._api.get(POOL, *seen.key)
+        if fresh is None or fresh["metadata"]["uid"] != seen.pool_object["metadata"]["uid"]:
+            return
+        parents = wanted_parents(replace(seen, pool_object=fresh), verdict)
+        if parents is None:
+            return
+        body = {**fresh, "status": {**fresh.get("status", {}), "parents": parents}}
+        try:
+            written = await self._api.replace_status(POOL, body, FIELD_MANAGER)
+        except ApiError as error:
+            if error.status != 409:  # written meanwhile by a gateway: that event brings us back
+                raise
+            return
+        metrics.WRITES.labels(POOL.kind, "status").inc()
+        self._cache.put(POOL, written)
+
+
+def _recheck(seen: Observation, verdict: Verdict) -> float | None:
+    if seen.pool is None or verdict.stance is Stance.HANDS_OFF:
+        return None
+    quiet = seen.endpoints.ready == seen.endpoints.total > 0 and not seen.picker_pods
+    return _LATER if quiet else _SOON

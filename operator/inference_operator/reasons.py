@@ -1,0 +1,155 @@
+"""Every reason that the operator gives, once, each with the sentence that says what to do.
+
+Pure data. `Reason.say` fills the facts into the sentence.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A CamelCase word for programs and a sentence for people."""
+
+    word: str
+    sentence: str
+
+    def say(self, **facts: object) -> "Finding":
+        """Return the reason with its facts filled in."""
+        return Finding(self.word, self.sentence.format(**facts))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A reason with its message: what a condition or an event carries."""
+
+    reason: str
+    message: str
+
+
+# Accepted
+ACCEPTED: Final = Reason("Accepted", "Headroom runs the picker of this pool.")
+PAUSED: Final = Reason(
+    "Paused", "spec.paused is true: nothing is changed or healed until it is set to false or removed."
+)
+WAITING: Final = Reason(
+    "WaitingForTakeUp",
+    "No Service {service} yet: the pool is taken up when nobody has made one for {seconds:g} seconds.",
+)
+POOL_NOT_FOUND: Final = Reason(
+    "PoolNotFound",
+    "There is no InferencePool {pool} in this namespace: create it, or delete this EndpointPicker.",
+)
+POOL_TERMINATING: Final = Reason("PoolTerminating", "The InferencePool is being deleted.")
+NOT_MANAGED: Final = Reason(
+    "NotManaged", 'Set the annotation {annotation}: "true" on the pool to let Headroom manage it.'
+)
+REF_MISSING: Final = Reason(
+    "EndpointPickerRefMissing",
+    "The pool names no endpoint picker: set spec.endpointPickerRef to the name and port of a Service "
+    "that Headroom shall make.",
+)
+UNSUPPORTED_REF_KIND: Final = Reason(
+    "UnsupportedRefKind",
+    "spec.endpointPickerRef is of kind {kind} in group {group!r}: use kind Service of the core group.",
+)
+INVALID_PICKER_NAME: Final = Reason(
+    "InvalidPickerName",
+    "spec.endpointPickerRef.name {name!r} cannot name a Service: use at most {limit} lower-case letters, "
+    "digits and dashes, beginning with a letter and not ending with a dash.",
+)
+PICKER_NAME_TAKEN: Final = Reason(
+    "PickerNameTaken",
+    "The older pool {other} already names the picker {name}: give this pool a spec.endpointPickerRef.name "
+    "of its own.",
+)
+SERVICE_NOT_OURS: Final = Reason(
+    "ServiceNotOurs",
+    "The Service {service} was not made by Headroom and is left alone: delete it to let Headroom run the "
+    'picker, or set the annotation {annotation}: "true" on the pool to take it over.',
+)
+SELECTOR_TAKEN: Final = Reason(
+    "ServiceNotOurs",
+    "The selector of the Service {service} was taken by {manager}; Headroom let go of it: delete the Service "
+    'to let Headroom run the picker, or set the annotation {annotation}: "true" on the pool.',
+)
+SERVICE_IS_EXTERNAL_NAME: Final = Reason(
+    "ServiceIsExternalName",
+    "The Service {service} is of type ExternalName, which no gateway may follow: delete it, or name another "
+    "Service in spec.endpointPickerRef.",
+)
+INVALID_SELECTOR: Final = Reason(
+    "InvalidSelector",
+    "spec.selector.matchLabels has the key {key!r}, which no label can have: correct the key.",
+)
+
+# ResolvedRefs
+RESOLVED_REFS: Final = Reason("ResolvedRefs", "All that the picker needs is there.")
+NO_OBJECTIVES: Final = Reason(
+    "ResolvedRefs",
+    "InferenceObjective is not installed, so every request has priority 0: install its CRD for priorities.",
+)
+ACCESS_DENIED: Final = Reason(
+    "AccessDenied", "The operator may not {rights}: grant this to the ClusterRole headroom-operator."
+)
+KIND_NOT_INSTALLED: Final = Reason("KindNotInstalled", "{kind} is not installed: apply its CRD.")
+APPLY_FAILED: Final = Reason("ApplyFailed", "{kind} {name} could not be applied: {message}")
+FIELD_CONFLICT: Final = Reason(
+    "FieldConflict",
+    "{kind} {name} has fields that somebody else manages and Headroom does not force: {message}",
+)
+CHANGED_BACK: Final = Reason(
+    "ChangedBack",
+    "{kind} {name} does not keep what was applied ({path}): see which admission webhook changes it.",
+)
+
+# PickerReady and ProxyReady
+PICKER_READY: Final = Reason("PickerReady", "{ready} of {wanted} picker pods ready.")
+PROXY_READY: Final = Reason("ProxyReady", "{ready} of {wanted} proxy pods ready.")
+NOT_CREATED: Final = Reason("NotCreated", "The Deployment {name} does not exist yet.")
+PROGRESSING: Final = Reason("Progressing", "The Deployment {name} is being rolled out.")
+PODS_NOT_READY: Final = Reason(
+    "PodsNotReady",
+    "{ready} of {wanted} pods of the Deployment {name} ready: see `kubectl describe pod -l app={name}`.",
+)
+CRASH_LOOPING: Final = Reason(
+    "CrashLooping",
+    "Container {container} of pod {pod} keeps failing ({detail}): see `kubectl logs -p {pod} {container}`.",
+)
+IMAGE_NOT_PULLED: Final = Reason(
+    "ImageNotPulled", "The image of container {container} of pod {pod} cannot be pulled: {detail}"
+)
+UNSCHEDULABLE: Final = Reason("Unschedulable", "Pod {pod} finds no node: {detail}")
+PODS_REFUSED: Final = Reason("PodsRefused", "The pods of the Deployment {name} cannot be made: {detail}")
+
+# EndpointsReady
+ENDPOINTS_READY: Final = Reason("EndpointsReady", "{ready} of {total} endpoints ready.")
+NO_ENDPOINTS: Final = Reason(
+    "NoEndpoints", "No pod of the namespace carries the labels {selector}: start model servers that do."
+)
+ENDPOINTS_NOT_READY: Final = Reason(
+    "EndpointsNotReady", "None of {total} endpoints is ready: see `kubectl get pods -l {selector}`."
+)
+
+# Ready, and what has no answer of its own because another condition says why
+READY: Final = Reason("Ready", "The picker answers and the pool has ready endpoints.")
+NOT_JUDGED: Final = Reason("NotJudged", "See Accepted: Headroom does not run a picker for this pool.")
+
+# Objectives
+OBJECTIVE_ACCEPTED: Final = Reason(
+    "Accepted", "The picker of pool {pool} gives these requests priority {priority}."
+)
+OBJECTIVE_POOL_NOT_FOUND: Final = Reason(
+    "PoolNotFound", "There is no InferencePool {pool} in this namespace: create it, or correct spec.poolRef."
+)
+OBJECTIVE_POOL_NOT_MANAGED: Final = Reason(
+    "PoolNotManaged", "Headroom does not run the picker of pool {pool} ({reason})."
+)
+
+# Our standalone proxy's entry in a pool's status.parents
+PROXY_ACCEPTS: Final = Reason("Accepted", "Headroom's standalone proxy routes to this pool.")
+PROXY_RESOLVES: Final = Reason("ResolvedRefs", "The proxy asks the picker Service {service}.")
+
+# Events only
+CHILD_HEALED: Final = Reason("Healed", "{kind} {name} was {action}.")
+LET_GO: Final = Reason("LetGo", "Removed {count} objects of Headroom's own: {why}")

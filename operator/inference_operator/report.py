@@ -1,0 +1,205 @@
+"""Telling the world: EndpointPicker status, the pool's one word, events, objectives; on change only."""
+
+import logging
+from collections import OrderedDict
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from inference_api.endpoint_picker import ACCEPTED
+from inference_api.inference_objective import InferenceObjective
+from inference_api.meta import Condition, api_time, carry_times
+from inference_api.names import PICKER_ANNOTATION
+from inference_operator import reasons
+from inference_operator.api import Api, ApiError
+from inference_operator.cache import Cache
+from inference_operator.drift import drift, owned_fields
+from inference_operator.kinds import EVENT, PICKER, POOL, Object
+from inference_operator.naming import FIELD_MANAGER, REPORT_MANAGER
+from inference_operator.observation import Observation
+from inference_operator.ownership import Stance, Verdict
+from inference_operator.reasons import Finding
+from inference_operator.status import Report, has_picker_to_tell
+
+log = logging.getLogger(__name__)
+
+#: Events remembered so that a repeated one is counted instead of made again.
+_EVENT_MEMORY: Final = 1024
+_EVENT_MESSAGE_LIMIT: Final = 1000
+
+
+class Reporter:
+    """Writes what `status.report` says."""
+
+    __slots__ = ("_api", "_cache", "_events")
+
+    def __init__(self, api: Api, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._events: OrderedDict[str, int] = OrderedDict()
+
+    async def tell(self, seen: Observation, verdict: Verdict, report: Report, healed: list[Finding]) -> None:
+        """Write what has changed. A refusal is logged; ApiUnavailable is raised."""
+        await self._guard(seen, "status", self._tell_picker(seen, report))
+        await self._guard(seen, "annotation", self._tell_pool(seen, verdict, report))
+        for objective in seen.objectives:
+            await self._guard(seen, "objective", self._tell_objective(seen, verdict, objective))
+        for finding in healed:
+            await self._event(seen, finding, good=True)
+
+    async def _guard(self, seen: Observation, what: str, work: Any) -> None:
+        try:
+            await work
+        except ApiError as error:
+            if error.status not in {404, 409}:  # gone or changed meanwhile: the next event brings us back
+                log.warning("%s not written: %s", what, error.message, extra={"pool": "/".join(seen.key)})
+
+    async def _tell_picker(self, seen: Observation, report: Report) -> None:
+        if not has_picker_to_tell(seen) or seen.picker_object is None:
+            return
+        body = {
+            "apiVersion": PICKER.api_version,
+            "kind": PICKER.kind,
+            "metadata": {"name": seen.pool_name, "namespace": seen.namespace},
+            "status": report.status.to_json(),
+        }
+        if drift(body, seen.picker_object, FIELD_MANAGER, "status") is None:
+            return
+        written = await self._api.apply(PICKER, body, FIELD_MANAGER, force=True, subresource="status")
+        self._cache.put(PICKER, written)
+        for transition in report.transitions:
+            await self._event(seen, transition.finding, good=transition.good)
+
+    async def _tell_pool(self, seen: Observation, verdict: Verdict, report: Report) -> None:
+        if verdict.stance in {Stance.HANDS_OFF, Stance.WAITING} or seen.pool is None:
+            return
+        if seen.pool.metadata.annotations.get(PICKER_ANNOTATION) == report.word:
+            return
+        body = {
+            "apiVersion": POOL.api_version,
+            "kind": POOL.kind,
+            # The uid keeps an apply from making a pool that has just been deleted.
+            "metadata": {
+                "name": seen.pool_name,
+                "namespace": seen.namespace,
+                "uid": seen.pool.metadata.uid,
+                "annotations": {PICKER_ANNOTATION: report.word},
+            },
+        }
+        written = await self._api.apply(POOL, body, REPORT_MANAGER, force=False)
+        self._cache.put(POOL, written)
+        if seen.picker_object is None:
+            await self._event(seen, verdict.finding, good=False)
+
+    async def _tell_objective(
+        self, seen: Observation, verdict: Verdict, objective: InferenceObjective
+    ) -> None:
+        kind = seen.access.objectives
+        if kind is None:
+            return
+        live = self._cache.get(kind, seen.namespace, objective.metadata.name)
+        if live is None or not _speaks(seen, verdict, live):
+            return
+        held = objective.status.conditions if objective.status else ()
+        condition = carry_times((_objective_condition(seen, verdict, objective),), held)[0]
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": objective.metadata.name, "namespace": seen.namespace},
+            "status": {"conditions": [condition.to_json()]},
+        }
+        if drift(body, live, FIELD_MANAGER, "status") is None:
+            return
+        written = await self._api.apply(kind, body, FIELD_MANAGER, force=False, subresource="status")
+        self._cache.put(kind, written)
+
+    async def _event(self, seen: Observation, finding: Finding, *, good: bool) -> None:
+        about, kind = (
+            (seen.pool_object, POOL) if seen.pool_object is not None else (seen.picker_object, PICKER)
+        )
+        if about is None:
+            return
+        metadata = about["metadata"]
+        mark = sha256("\0".join((metadata["uid"], finding.reason, finding.message)).encode()).hexdigest()[:16]
+        name = f"{metadata['name'][:200]}.{mark}"
+        now = api_time(datetime.now(UTC)).isoformat().replace("+00:00", "Z")
+        count = self._events.get(name, 0) + 1
+        try:
+            if count == 1:
+                await self._api.create(
+                    EVENT, _event_body(seen, about, name, finding, now, good), FIELD_MANAGER
+                )
+            else:
+                await self._api.merge(EVENT, seen.namespace, name, {"count": count, "lastTimestamp": now})
+        except ApiError as error:
+            if error.status == 404:  # expired: the next one is made anew
+                count = 0
+            elif not (error.status == 409 and error.reason == "AlreadyExists"):
+                log.warning("event not written: %s", error.message, extra={"pool": "/".join(seen.key)})
+                return
+        log.info(
+            "%s",
+            finding.message,
+            extra={"pool": "/".join(seen.key), "reason": finding.reason, "about": kind.kind},
+        )
+        self._remember(name, count)
+
+    def _remember(self, name: str, count: int) -> None:
+        self._events[name] = count
+        self._events.move_to_end(name)
+        while len(self._events) > _EVENT_MEMORY:
+            self._events.popitem(last=False)
+
+
+def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
+    """Return whether it is for us to judge the objective: not while somebody else's picker may use it.
+
+    What we have said before is kept right in any case.
+    """
+    if verdict.stance in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD} or seen.pool is None:
+        return True
+    return verdict.stance is Stance.LET_GO and bool(owned_fields(objective, FIELD_MANAGER, "status"))
+
+
+def _objective_condition(seen: Observation, verdict: Verdict, objective: InferenceObjective) -> Condition:
+    priority = (objective.spec.priority or 0) if objective.spec else 0
+    if verdict.stance is Stance.MANAGED:
+        finding = reasons.OBJECTIVE_ACCEPTED.say(pool=seen.pool_name, priority=priority)
+    elif seen.pool is None:
+        finding = reasons.OBJECTIVE_POOL_NOT_FOUND.say(pool=seen.pool_name)
+    else:
+        finding = reasons.OBJECTIVE_POOL_NOT_MANAGED.say(pool=seen.pool_name, reason=verdict.finding.reason)
+    return Condition(
+        type=ACCEPTED,
+        status="True" if verdict.stance is Stance.MANAGED else "False",
+        reason=finding.reason,
+        message=finding.message,
+        last_transition_time=api_time(seen.now),
+        observed_generation=objective.metadata.generation,
+    )
+
+
+def _event_body(
+    seen: Observation, about: Object, name: str, finding: Finding, now: str, good: bool
+) -> Object:
+    metadata = about["metadata"]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"name": name, "namespace": seen.namespace},
+        "involvedObject": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "name": metadata["name"],
+            "namespace": seen.namespace,
+            "uid": metadata["uid"],
+        },
+        "reason": finding.reason,
+        "message": finding.message[:_EVENT_MESSAGE_LIMIT],
+        "type": "Normal" if good else "Warning",
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

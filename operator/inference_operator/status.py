@@ -1,0 +1,182 @@
+"""How a pool stands: conditions and columns of its EndpointPicker, its one word, and what changed. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from inference_api.endpoint_picker import (
+    ACCEPTED,
+    ENDPOINTS_READY,
+    PICKER_READY,
+    READY,
+    RESOLVED_REFS,
+    EndpointCounts,
+    EndpointPicker,
+    EndpointPickerStatus,
+    ProxyMode,
+)
+from inference_api.meta import Condition, ConditionStatus, api_time, carry_times
+from inference_api.names import PROXY_PORT
+from inference_operator import reasons
+from inference_operator.desired.config_maps import priority_table
+from inference_operator.kinds import DEPLOYMENT, OBJECTIVES, PICKER
+from inference_operator.naming import proxy_name
+from inference_operator.observation import Failure, Observation
+from inference_operator.ownership import Stance, Verdict
+from inference_operator.reasons import Finding
+from inference_operator.rollout import Judgement, judge_deployment
+
+#: There only while the EndpointPicker asks for a proxy.
+PROXY_READY: Final = "ProxyReady"
+
+#: Stances in which a picker of ours may be running, so that its state says something.
+_RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A condition that took another status or reason; becomes an event."""
+
+    type: str
+    finding: Finding
+    good: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that is told about a pool."""
+
+    status: EndpointPickerStatus
+    word: str
+    """What the pool's annotation says: Ready, or the reason of the first condition that is not True."""
+    transitions: tuple[Transition, ...] = ()
+
+
+def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()) -> Report:
+    """Return how the pool stands after a pass that had these failures."""
+    judged: dict[str, Judgement] = {
+        ACCEPTED: _accepted(seen, verdict),
+        RESOLVED_REFS: _resolved(seen, verdict, failures),
+    }
+    running = verdict.stance in _RUNNING
+    judged[PICKER_READY] = _rollout(seen, verdict, seen.picker_name, proxy=False)
+    if running and seen.spec.proxy.mode is ProxyMode.DEPLOYMENT:
+        judged[PROXY_READY] = _rollout(seen, verdict, proxy_name(seen.picker_name), proxy=True)
+    judged[ENDPOINTS_READY] = _endpoints(seen) if seen.pool is not None else _not_judged()
+    first_bad = next((j for j in judged.values() if j.status != "True"), None)
+    judged[READY] = (
+        Judgement("True", reasons.READY.say()) if first_bad is None else Judgement("False", first_bad.finding)
+    )
+    held = _held_status(seen)
+    conditions = _conditions(seen, judged)
+    kept = carry_times(conditions, held.conditions if held else ())
+    return Report(
+        status=_status(seen, verdict, kept),
+        word=judged[READY].finding.reason,
+        transitions=tuple(_transitions(kept, held.conditions if held else ())),
+    )
+
+
+def _accepted(seen: Observation, verdict: Verdict) -> Judgement:
+    if verdict.stance is Stance.MANAGED:
+        return Judgement("True", reasons.PAUSED.say() if seen.spec.paused else verdict.finding)
+    if verdict.stance is Stance.WAITING:
+        return Judgement("Unknown", verdict.finding)
+    return Judgement("False", verdict.finding)
+
+
+def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) -> Judgement:
+    if verdict.stance not in {Stance.MANAGED, Stance.HELD}:
+        return _not_judged()
+    if seen.access.denied:
+        return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(seen.access.denied)))
+    if failures:
+        return Judgement("False", failures[0].finding)
+    if not any(kind in seen.access.served for kind in OBJECTIVES):
+        return Judgement("True", reasons.NO_OBJECTIVES.say())
+    return Judgement("True", reasons.RESOLVED_REFS.say())
+
+
+def _rollout(seen: Observation, verdict: Verdict, name: str, *, proxy: bool) -> Judgement:
+    if verdict.stance not in _RUNNING:
+        return _not_judged()
+    good = reasons.PROXY_READY if proxy else reasons.PICKER_READY
+    return judge_deployment(name, seen.child(DEPLOYMENT, name), seen.picker_pods, good)
+
+
+def _endpoints(seen: Observation) -> Judgement:
+    count = seen.endpoints
+    selector = ",".join(f"{k}={v}" for k, v in sorted(seen.present.spec.selector.match_labels.items()))
+    if count.total == 0:
+        return Judgement("False", reasons.NO_ENDPOINTS.say(selector=selector))
+    if count.ready == 0:
+        return Judgement("False", reasons.ENDPOINTS_NOT_READY.say(total=count.total, selector=selector))
+    return Judgement("True", reasons.ENDPOINTS_READY.say(ready=count.ready, total=count.total))
+
+
+def _not_judged() -> Judgement:
+    return Judgement("Unknown", reasons.NOT_JUDGED.say())
+
+
+def _held_status(seen: Observation) -> EndpointPickerStatus | None:
+    return None if seen.picker_object is None else EndpointPicker.model_validate(seen.picker_object).status
+
+
+def _generation(seen: Observation) -> int | None:
+    return None if seen.picker_object is None else seen.picker_object["metadata"].get("generation")
+
+
+def _conditions(seen: Observation, judged: dict[str, Judgement]) -> list[Condition]:
+    return [
+        Condition(
+            type=kind,
+            status=judgement.status,
+            reason=judgement.finding.reason,
+            message=judgement.finding.message,
+            last_transition_time=api_time(seen.now),
+            observed_generation=_generation(seen),
+        )
+        for kind, judgement in judged.items()
+    ]
+
+
+def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ...]) -> EndpointPickerStatus:
+    running = verdict.stance in _RUNNING
+    deployment = seen.child(DEPLOYMENT, seen.picker_name)
+    ready_replicas = None if deployment is None else deployment.get("status", {}).get("readyReplicas", 0)
+    proxied = running and seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
+    return EndpointPickerStatus(
+        conditions=conditions,
+        observed_generation=_generation(seen),
+        observed_pool_generation=None if seen.pool is None else seen.pool.metadata.generation,
+        ready_replicas=ready_replicas if running else None,
+        endpoints=(
+            None
+            if seen.pool is None
+            else EndpointCounts(ready=seen.endpoints.ready, total=seen.endpoints.total)
+        ),
+        priorities=len(priority_table(seen).objectives) if running else None,
+        proxy_address=(
+            f"{proxy_name(seen.picker_name)}.{seen.namespace}.svc:{PROXY_PORT}" if proxied else None
+        ),
+    )
+
+
+def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Iterable[Transition]:
+    """Yield what changed; the summary is left out, since one of the others says the same."""
+    held: dict[str, tuple[ConditionStatus, str]] = {c.type: (c.status, c.reason) for c in before}
+    for condition in now:
+        if condition.type == READY and condition.status != "True":
+            continue
+        if condition.status == "Unknown" or held.get(condition.type) == (condition.status, condition.reason):
+            continue
+        yield Transition(
+            type=condition.type,
+            finding=Finding(condition.reason, condition.message),
+            good=condition.status == "True",
+        )
+
+
+def has_picker_to_tell(seen: Observation) -> bool:
+    """Return whether there is an EndpointPicker whose status can be written."""
+    return seen.picker_object is not None and PICKER in seen.access.served
