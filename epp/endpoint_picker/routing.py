@@ -32,7 +32,7 @@ _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this r
 
 
 class PoolRouter:
-    """Routes the requests of one pool; it is a `request.Router`. All methods are for one thread, the event loop's."""
+    """A `request.Router` for one pool. All methods are for one thread, the event loop's."""
 
     __slots__ = (
         "_clock",

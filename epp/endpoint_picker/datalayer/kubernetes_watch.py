@@ -1,0 +1,163 @@
+"""Watches a pool, its pods and the picker's two ConfigMaps, and hands on what they say. A thin shell.
+
+While the API server is away the last state stays in use; when the pool is gone there are no endpoints.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from endpoint_picker.datalayer.discovery import Pod, Pool, endpoints_of, pod_of, pool_of
+from endpoint_picker.datalayer.kubernetes_api import KubernetesApi, Object
+from endpoint_picker.datalayer.list_watch import ListWatch
+from endpoint_picker.datalayer.table import Endpoint
+from inference_api.names import CONFIG_KEY, POOL_GROUP, POOL_PLURAL, POOL_VERSION, PRIORITIES_KEY
+
+_V = TypeVar("_V")
+
+
+def _ignore(_: str) -> None:
+    """Take a text and do nothing with it."""
+
+
+class PoolWatch:
+    """Start `run` as a task; cancel it to stop."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        *,
+        namespace: str,
+        pool: str,
+        on_endpoints: Callable[[list[Endpoint]], object],
+        config_map: str = "",
+        on_config: Callable[[str], object] = _ignore,
+        priorities_map: str = "",
+        on_priorities: Callable[[str], object] = _ignore,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Name a ConfigMap "" not to watch it; one that is deleted, or lacks its key, changes nothing."""
+        self._api = api
+        self._namespace = namespace
+        self._on_endpoints = on_endpoints
+        self._rng = rng or random.Random()  # noqa: S311 - spreads retries, guards nothing
+        path = f"/apis/{POOL_GROUP}/{POOL_VERSION}/namespaces/{namespace}/{POOL_PLURAL}"
+        self._pool: Pool | None = None
+        self._pools = self._following(path, _by_name(pool), pool_of, self._pool_changed)
+        self._pods: ListWatch[Pod] | None = None
+        self._restart = asyncio.Event()
+        self._flush: asyncio.Handle | None = None
+        self._maps = [
+            self._map(name, key, act)
+            for name, key, act in (
+                (config_map, CONFIG_KEY, on_config),
+                (priorities_map, PRIORITIES_KEY, on_priorities),
+            )
+            if name
+        ]
+
+    @property
+    def synced(self) -> bool:
+        """Tell whether the endpoints are those of the pool: both it and its pods were listed."""
+        if self._pool is None:
+            return False
+        return self._pods is not None and self._pods.synced
+
+    @property
+    def pool_found(self) -> bool:
+        """Tell whether the pool exists and is not being deleted."""
+        return self._pool is not None
+
+    @property
+    def error(self) -> str:
+        """Return why something cannot be followed right now, "" when all is well."""
+        watches: list[ListWatch[Pool | None] | ListWatch[Pod] | ListWatch[str | None]] = [self._pools]
+        if self._pods is not None:
+            watches.append(self._pods)
+        watches.extend(self._maps)
+        return "; ".join(each.error for each in watches if each.error)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pools.run())
+                group.create_task(self._run_pods())
+                for each in self._maps:
+                    group.create_task(each.run())
+        finally:
+            if self._flush is not None:
+                self._flush.cancel()
+                self._flush = None
+
+    async def _run_pods(self) -> None:
+        """Follow the pods that the pool selects, anew whenever it selects others."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        while True:
+            self._restart.clear()
+            following: asyncio.Task[None] | None = None
+            if self._pool is None:
+                self._pods = None
+            else:
+                known = {} if self._pods is None else self._pods.objects
+                selector = {"labelSelector": self._pool.label_selector}
+                self._pods = self._following(path, selector, pod_of, self._touched)
+                # Until the new list is here, those known already that the new selector takes stay in use.
+                self._pods.objects = known
+                following = asyncio.get_running_loop().create_task(self._pods.run())
+            self._touched()
+            try:
+                await self._restart.wait()
+            finally:
+                if following is not None:
+                    following.cancel()
+                    await asyncio.wait({following})
+
+    def _pool_changed(self) -> None:
+        old, self._pool = self._pool, next(iter(self._pools.objects.values()), None)
+        if (old and old.label_selector) != (self._pool and self._pool.label_selector):
+            self._restart.set()
+        self._touched()
+
+    def _touched(self) -> None:
+        """Hand the endpoints on once for all the events that came in together."""
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        self._flush = None
+        pods = [] if self._pods is None else self._pods.objects.values()
+        self._on_endpoints(endpoints_of(self._pool, pods))
+
+    def _map(self, name: str, key: str, act: Callable[[str], object]) -> "ListWatch[str | None]":
+        path = f"/api/v1/namespaces/{self._namespace}/configmaps"
+        last: list[str] = []
+
+        def changed() -> None:
+            text = next(iter(watch.objects.values()), None)
+            if text is not None and last != [text]:
+                last[:] = [text]
+                act(text)
+
+        watch = self._following(path, _by_name(name), lambda item: _text(item, key), changed)
+        return watch
+
+    def _following(
+        self,
+        path: str,
+        selector: dict[str, str],
+        reduce: Callable[[Object], _V],
+        changed: Callable[[], None],
+    ) -> ListWatch[_V]:
+        return ListWatch(self._api, path, selector=selector, reduce=reduce, changed=changed, rng=self._rng)
+
+
+def _by_name(name: str) -> dict[str, str]:
+    return {"fieldSelector": f"metadata.name={name}"}
+
+
+def _text(config_map: Object, key: str) -> str | None:
+    data = config_map.get("data")
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,310 @@
+"""Asks every ready endpoint for its metrics page, over and over, and writes the scrape columns of the table.
+
+One kept-alive connection and at most one request in flight an endpoint; a slow server is asked less often,
+never twice at a time. There is no task, future or timer a scrape: one timer ticks for all, and bytes are read
+in the transport's callback. A peer decides nothing but its own row.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from typing_extensions import override
+
+from endpoint_picker.config.build import ScrapePlan
+from endpoint_picker.datalayer.http_response import ResponseError, ResponseReader
+from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Longest page that is read; a vLLM server writes some 50 KB.
+MAX_PAGE_BYTES: Final = 4 << 20
+#: How long a scrape may take, connecting included.
+DEADLINE_S: Final = 1.0
+#: Requests under way at a time, over all endpoints.
+MAX_IN_FLIGHT: Final = 256
+#: Pauses after failures in a row: the first, and the longest.
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+
+
+class Scraper:
+    """Keeps the scrape columns current. Start `run` as a task; cancel it to stop."""
+
+    def __init__(
+        self,
+        table: EndpointTable,
+        ledger: Ledger,
+        plan: ScrapePlan | None,
+        *,
+        clock: Callable[[], float],
+        interval: float = 0.05,
+        on_block_size: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take seconds for `interval` and clock; `on_block_size` is called when a server reports another."""
+        self.table = table
+        self._ledger = ledger
+        self._plan = plan
+        self._clock = clock
+        self._interval = interval
+        self._on_block_size = on_block_size
+        self._targets: dict[int, _Target] = {}
+        self._version = -1
+        self._in_flight = 0
+        self.scrapes = 0
+        """Pages read."""
+        self.failures = 0
+        """Scrapes that brought nothing: no connection, no usable page, too late."""
+        table.on_free(self._drop)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many requests are under way."""
+        return self._in_flight
+
+    def use(self, plan: ScrapePlan | None) -> None:
+        """Scrape by another plan from the next tick on; None stops scraping."""
+        if plan != self._plan:
+            self._plan = plan
+            self.close()
+
+    async def run(self) -> None:
+        """Scrape until cancelled."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        try:
+            while True:
+                try:
+                    self.tick()
+                except Exception:
+                    # A fault of ours in one tick must not blind the picker for good.
+                    _LOG.exception("scrape tick failed")
+                due = max(due + self._interval, loop.time())
+                await asyncio.sleep(due - loop.time())
+        finally:
+            self.close()
+
+    def tick(self) -> None:
+        """Expire what is old, give up what is late, ask whoever is idle and due."""
+        now = self._clock()
+        self.table.expire(now)
+        if self._version != self.table.version:
+            self._follow()
+        for target in self._targets.values():
+            if target.asked_at is not None:
+                if now - target.asked_at > DEADLINE_S:
+                    target.fail("took too long")
+            elif now >= target.due and self._in_flight < MAX_IN_FLIGHT:
+                target.ask(now)
+
+    def close(self) -> None:
+        """Drop all connections; the next tick opens those that are wanted."""
+        for row in list(self._targets):
+            self._drop(row)
+        self._version = -1
+
+    def _follow(self) -> None:
+        """Make the targets those of the table's ready rows. A row that lost its tenant was dropped before."""
+        self._version = self.table.version
+        wanted = set(self.table.ready_rows.tolist()) if self._plan is not None else set()
+        for row, target in list(self._targets.items()):
+            # Other labels may mean another engine.
+            if row not in wanted or target.endpoint is not self.table.endpoints[row]:
+                self._drop(row)
+        for row in wanted - set(self._targets):
+            endpoint = self.table.endpoints[row]
+            if endpoint is not None and self._plan is not None:
+                self._targets[row] = _Target(self, row, endpoint, self._plan)
+
+    def _drop(self, row: int) -> None:
+        target = self._targets.pop(row, None)
+        if target is not None:
+            target.close()
+
+    # Called by targets.
+
+    def started(self, row: int) -> None:
+        """Note that a request to the row's server is about to be sent."""
+        self._in_flight += 1
+        self._ledger.scrape_started(row)
+
+    def ended(self) -> None:
+        """Note that a request is over, whatever came of it."""
+        self._in_flight -= 1
+
+    def now(self) -> float:
+        """Return the clock's time."""
+        return self._clock()
+
+    def write(self, row: int, reading: Reading, asked_at: float) -> None:
+        """Write a reading into the row's scrape columns, its age counted from when it was asked for."""
+        table = self.table
+        self.scrapes += 1
+        table.waiting[row] = reading.waiting
+        table.running[row] = reading.running
+        table.kv_usage[row] = reading.kv_usage
+        table.scraped_at[row] = asked_at
+        self._ledger.scrape_succeeded(row)
+        if reading.num_blocks:
+            table.num_blocks[row] = reading.num_blocks
+        if reading.block_size and reading.block_size != table.block_size[row]:
+            table.block_size[row] = reading.block_size
+            self._on_block_size()
+
+
+class _Target:
+    """One endpoint: its connection, its request under way, when it is due again."""
+
+    __slots__ = (
+        "_connecting",
+        "_owner",
+        "_page",
+        "_pause",
+        "_request",
+        "_response",
+        "_row",
+        "_transport",
+        "asked_at",
+        "due",
+        "endpoint",
+    )
+
+    def __init__(self, owner: Scraper, row: int, endpoint: Endpoint, plan: ScrapePlan) -> None:
+        self._owner = owner
+        self._row = row
+        self.endpoint = endpoint
+        extractor = plan.extractor
+        self._page = PageReader(
+            engine_of(endpoint.labels, extractor.engine_label_key, extractor.default_engine)
+        )
+        self._request = (
+            f"GET {plan.source.path} HTTP/1.1\r\nHost: {endpoint.hostport}\r\n"
+            "Accept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: headroom-epp\r\n\r\n"
+        ).encode("ascii")
+        self._response = ResponseReader(MAX_PAGE_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._pause = FIRST_PAUSE_S
+        self.asked_at: float | None = None
+        """When the request under way was started; None while there is none."""
+        self.due = 0.0
+        """When to ask again after a failure; otherwise every tick."""
+
+    def ask(self, now: float) -> None:
+        """Send a request, over a new connection where there is none."""
+        self.asked_at = now
+        self._owner.started(self._row)
+        if self._transport is not None:
+            self._transport.write(self._request)
+        else:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    def fail(self, why: str) -> None:
+        """Give the scrape up, and pause longer after each failure in a row."""
+        self._owner.failures += 1
+        _LOG.debug("scrape of %s failed: %s", self.endpoint.hostport, why)
+        self.due = self._owner.now() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        self.close()
+
+    def close(self) -> None:
+        """End the request under way and the connection."""
+        if self.asked_at is not None:
+            self.asked_at = None
+            self._owner.ended()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: _Link(self), self.endpoint.address, self.endpoint.port)
+        except OSError as error:
+            self._connecting = None
+            self.fail(str(error))
+        else:
+            self._connecting = None
+
+    # Called by the link.
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        """Send the request that the connection was opened for."""
+        if self.asked_at is None:
+            transport.abort()
+            return
+        self._response = ResponseReader(MAX_PAGE_BYTES)
+        self._transport = transport
+        transport.write(self._request)
+
+    def received(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Read on; write the row when the page is complete."""
+        if transport is not self._transport:
+            return
+        if self.asked_at is None:
+            self.fail("sent what it was not asked for")
+            return
+        try:
+            page = self._response.feed(data)
+        except ResponseError as error:
+            self.fail(str(error))
+            return
+        if page is not None:
+            self._complete(page)
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        """Take the end of the connection: it may complete a page, fail a scrape, or mean nothing."""
+        if transport is not self._transport:
+            return
+        self._transport = None
+        if self.asked_at is None:
+            return
+        page = self._response.closed()
+        if page is None:
+            self.fail("closed the connection")
+        else:
+            self._complete(page)
+
+    def _complete(self, page: bytes) -> None:
+        asked_at = self.asked_at
+        reading = self._page.read(page)
+        if asked_at is None or not reading.is_useful:
+            self.fail("has none of the expected series")
+            return
+        self.asked_at = None
+        self._owner.ended()
+        self._pause = FIRST_PAUSE_S
+        self._owner.write(self._row, reading, asked_at)
+        if not self._response.keep_alive:
+            self.close()
+
+
+class _Link(asyncio.Protocol):
+    """One connection of a target. The target ignores it once it has another, or none."""
+
+    __slots__ = ("_target", "_transport")
+
+    def __init__(self, target: _Target) -> None:
+        self._target = target
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._target.connected(self._transport)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._target.received(self._transport, data)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._target.lost(self._transport)
