@@ -67,8 +67,10 @@ class Api:
         query |= {"resourceVersion": "0"} if cached else {"limit": str(_PAGE)}
         while True:
             page = await self._call("GET", kind.path(namespace), query=query)
-            for item in page.get("items") or ():
-                items.append({"apiVersion": kind.api_version, "kind": kind.kind, **item})
+            items.extend(
+                {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+                for item in page.get("items") or ()
+            )
             metadata = page.get("metadata", {})
             if not (more := metadata.get("continue")):
                 version = metadata.get("resourceVersion", "")

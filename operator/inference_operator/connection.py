@@ -3,7 +3,6 @@
 The only module that touches kubernetes.aio, which is untyped.
 """
 
-from pathlib import Path
 from typing import Any, Self
 
 import kopf
@@ -35,14 +34,12 @@ class Connection:
         configuration = client.Configuration()
         try:
             if kubeconfig:
-                if not Path(kubeconfig).is_file():
-                    raise ConnectionProblem(f"--kubeconfig: there is no file {kubeconfig}")
                 await config.load_kube_config(
                     kubeconfig, client_configuration=configuration, persist_config=False
                 )
             else:
                 config.load_incluster_config(configuration)
-        except config.ConfigException as error:
+        except (config.ConfigException, OSError) as error:
             advice = "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
             raise ConnectionProblem(f"cannot reach an API server: {error} ({advice})") from None
         return cls(configuration)
