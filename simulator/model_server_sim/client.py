@@ -176,6 +176,14 @@ class InferenceClient:
 
         return await self._exchange("GET", "/v1/models", None, headers or {}, read)
 
+    async def page(self, path: str, headers: Mapping[str, str] | None = None) -> Result:
+        """GET any path; the text is the body."""
+
+        def read(receipt: _Receipt) -> None:
+            receipt.text = receipt.body.decode()
+
+        return await self._exchange("GET", path, None, headers or {}, read)
+
     async def _exchange(
         self,
         method: str,

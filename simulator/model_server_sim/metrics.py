@@ -36,10 +36,16 @@ def _token_bounds(longest: int) -> tuple[int, ...]:
 
 
 class EngineMetrics:
-    """All series of one engine. `created` is the Unix time at which counting began."""
+    """All series of one engine. `created` is the Unix time at which counting began.
 
-    def __init__(self, params: EngineParams, model: str, engine_index: int, created: float) -> None:
+    A server without adapters shows no LoRA series, as vLLM does.
+    """
+
+    def __init__(
+        self, params: EngineParams, model: str, engine_index: int, *, created: float, with_lora: bool
+    ) -> None:
         self._params = params
+        self._with_lora = with_lora
         self._series = labels_text({"engine": str(engine_index), "model_name": model})
         self._created = created
         self._families: list[Family] = []
@@ -89,7 +95,8 @@ class EngineMetrics:
         self._decode = histogram("request_decode_time_seconds", "Time in decode.", _REQUEST_S)
         self._cache_config(engine_index)
         self._lora = Value("vllm:lora_requests_info", "gauge", "Adapters that run and wait.", [])
-        self._families.append(self._lora)
+        if with_lora:
+            self._families.append(self._lora)
         self._http_latency()
 
     def record(self, engine: Engine, step: Step) -> None:
@@ -132,7 +139,7 @@ class EngineMetrics:
         self._prompt_tokens.set(self._series, counters.prompt_tokens)
         self._cached_tokens.set(self._series, counters.prefix_hits)
         self._generation_tokens.set(self._series, counters.generation_tokens)
-        if self._params.max_loras:
+        if self._with_lora:
             running, waiting = engine.running_adapters(), engine.waiting_adapters()
             labels = {
                 "max_lora": str(self._params.max_loras),

@@ -60,7 +60,11 @@ class ModelServer:
         self._created = int(time.time())
         self._answers = 0
         self._metrics = EngineMetrics(
-            settings.params, settings.models[0], settings.rank, float(self._created)
+            settings.params,
+            settings.models[0],
+            settings.rank,
+            created=float(self._created),
+            with_lora=bool(settings.adapters),
         )
         self.driver = Driver(Engine(settings.params, uniform), settings.time_scale, self._metrics.record)
         self._limits = protocol.Limits(

@@ -33,7 +33,7 @@ def total(found: dict[str, dict[str, float]], name: str) -> float:
 def run(requests: list[Request], *, until: int = 10_000) -> tuple[Engine, EngineMetrics]:
     params = EngineParams(max_num_seqs=2)
     engine = Engine(params, random.Random(0).random)
-    metrics = EngineMetrics(params, MODEL, 0, 1000.0)
+    metrics = EngineMetrics(params, MODEL, 0, created=1000.0, with_lora=True)
     for request in requests:
         engine.submit(request, 0.0)
         metrics.accepted(None, request.output_tokens)

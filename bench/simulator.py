@@ -1,0 +1,118 @@
+"""What the simulator costs, and how true its live timing is: one JSON line a figure, nothing else on stdout.
+
+Times are CPU seconds of the process under test; medians of ROUNDS rounds, with the spread beside them.
+Run: python bench/simulator.py
+"""
+
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+import psutil
+
+from model_server_sim.client import Ask, InferenceClient
+from model_server_sim.engine import Engine, Request
+from model_server_sim.load import LoadRun
+from model_server_sim.metrics import EngineMetrics
+from model_server_sim.params import EngineParams
+
+ROUNDS = 7
+STREAMS = 100
+TOKENS = 64
+HOST = "127.0.91.1"
+
+
+def report(figure: str, values: list[float], unit: str, goal: float) -> None:
+    """Print a figure; it is met at or below its goal."""
+    value = statistics.median(values)
+    line = {"figure": figure, "value": round(value, 3), "unit": unit, "goal": goal, "ok": value <= goal}
+    print(json.dumps({**line, "low": round(min(values), 3), "high": round(max(values), 3)}), flush=True)
+
+
+def engine_round(seed: int) -> tuple[float, float, int]:
+    """Return microseconds per token of a bare engine, per changed metrics page, and the page's bytes."""
+    params = EngineParams()
+    engine = Engine(params, random.Random(seed).random)
+    metrics = EngineMetrics(params, "meta-llama/Llama-3.1-8B-Instruct", 0, created=0.0, with_lora=False)
+    for index in range(400):
+        hashes = tuple(range(index % 8 * 100, index % 8 * 100 + 60))
+        engine.submit(
+            Request(request_id=str(index), prompt_tokens=1000, output_tokens=100, block_hashes=hashes), 0.0
+        )
+    now: float | None = 0.0
+    pages_s, pages, size = 0.0, 0, 0
+    start = time.process_time()
+    while now is not None:
+        step = engine.step(now)
+        metrics.record(engine, step)
+        now = step.next_time
+        if engine.counters.iterations % 8 == 0:
+            before = time.process_time()
+            size = len(metrics.page(engine, 0.0))
+            pages_s, pages = pages_s + time.process_time() - before, pages + 1
+    spent_s = time.process_time() - start - pages_s
+    return 1e6 * spent_s / engine.counters.generation_tokens, 1e6 * pages_s / pages, size
+
+
+async def live_round(client: InferenceClient, process: psutil.Process) -> tuple[float, float]:
+    """Return microseconds of the server's CPU per streamed token, and its request time over the model's."""
+
+    def make(number: int) -> Ask:
+        prompt = f"{number} {time.monotonic()} " * 20
+        return Ask(prompt=prompt, stream=True, max_tokens=TOKENS, extra={"ignore_eos": True})
+
+    begun = await modelled_s(client)
+    before = process.cpu_times()
+    async with LoadRun(client, in_flight=STREAMS, make=make) as load:
+        await load.until(lambda result: result.ok, count=2 * STREAMS)
+    after = process.cpu_times()
+    ended = await modelled_s(client)
+    if load.failures():
+        raise SystemExit(f"a request failed: {load.failures()[0].error}")
+    spent_s = after.user + after.system - before.user - before.system
+    seen_s = sum(result.end - result.start for result in load.results) / len(load.results)
+    model_s = (ended[0] - begun[0]) / (ended[1] - begun[1])
+    return 1e6 * spent_s / (len(load.results) * TOKENS), seen_s / model_s
+
+
+async def modelled_s(client: InferenceClient) -> tuple[float, float]:
+    """Return sum and count of the request times that the engine model has given so far."""
+    page = (await client.page("/metrics")).text
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    name = "vllm:e2e_request_latency_seconds"
+    return found[f"{name}_sum"], found[f"{name}_count"]
+
+
+async def live() -> list[tuple[float, float]]:
+    """Run the server and load it, round after round."""
+    command = [sys.executable, "-m", "model_server_sim", "--host", HOST, "--log-level", "error"]
+    process = subprocess.Popen(command)  # noqa: ASYNC220 (nothing else runs yet)
+    try:
+        async with InferenceClient(f"http://{HOST}:8000") as client:
+            async with asyncio.timeout(20):
+                while not (await client.models()).ok:  # noqa: ASYNC110 (another process)
+                    await asyncio.sleep(0.05)
+            return [await live_round(client, psutil.Process(process.pid)) for _ in range(ROUNDS)]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> None:
+    """Print all figures."""
+    bare = [engine_round(seed) for seed in range(ROUNDS)]
+    report("simulator-engine-cpu-per-token", [r[0] for r in bare], "us", 6.0)
+    report("simulator-metrics-page-cpu", [r[1] for r in bare], "us", 1000.0)
+    report("simulator-metrics-page-distance-from-51-kb", [abs(r[2] / 51_000 - 1) for r in bare], "ratio", 0.1)
+    served = asyncio.run(live())
+    report("simulator-server-cpu-per-token", [r[0] for r in served], "us", 60.0)
+    report("simulator-live-over-modelled-request-time", [r[1] for r in served], "ratio", 1.25)
+
+
+if __name__ == "__main__":
+    main()
