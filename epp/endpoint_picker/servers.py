@@ -104,6 +104,8 @@ class PickerServers:
     async def drain(self) -> None:
         """Turn unready, then serve on until no exchange is open or the drain time is over."""
         self.health.drain()
+        if not self.grpc_port:
+            return
         loop = asyncio.get_running_loop()
         began = loop.time()
         while (spent := loop.time() - began) < self._settings.drain_timeout_s:

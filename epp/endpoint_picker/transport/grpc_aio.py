@@ -135,7 +135,7 @@ class _Call:
             self._task.cancel()
 
 
-def _method(factory: HandlerFactory, calls: set[_Call]) -> grpc.RpcMethodHandler[Any, Any]:
+def _method(factory: HandlerFactory, calls: set[_Call]) -> "grpc.RpcMethodHandler[Any, Any]":
     """Serve a method of any arity as a stream of bytes both ways: on the wire they are the same."""
 
     async def serve(_requests: object, context: _Context) -> None:
@@ -150,7 +150,7 @@ def _method(factory: HandlerFactory, calls: set[_Call]) -> grpc.RpcMethodHandler
 
 
 def _services(routes: Routes, calls: set[_Call]) -> list[grpc.GenericRpcHandler]:
-    methods: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    methods: dict[str, dict[str, "grpc.RpcMethodHandler[Any, Any]"]] = {}
     for path, factory in routes.items():
         service, _, method = path.removeprefix("/").partition("/")
         methods.setdefault(service, {})[method] = _method(factory, calls)

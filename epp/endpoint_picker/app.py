@@ -1,0 +1,186 @@
+"""Composition root: from settings to router, discovery, scraper and servers, and their life together."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endpoint_picker.datalayer.file_discovery import FileWatch
+from endpoint_picker.datalayer.kubernetes_api import ApiAccess, KubernetesApi
+from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
+from endpoint_picker.datalayer.scraper import Scraper
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.observability.metrics import PoolFigures
+from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.servers import PickerServers
+from endpoint_picker.settings import Settings
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_log = logging.getLogger(__name__)
+
+
+class Picker:
+    """One picker process: what it is made of and how it lives."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Wire everything; needs a running event loop. Raises CertificateError, ApiError."""
+        self.settings = settings
+        self.router = build_router(
+            config_text=_text(settings.config_file), priorities_text=_text(settings.priorities_file)
+        )
+        self.servers = PickerServers(settings, self.router, lambda: pool_figures(self.router))
+        self.scraper = Scraper(
+            self.router.table,
+            self.router.ledger,
+            self.router.config.scrape,
+            clock=time.monotonic,
+            interval=settings.refresh_metrics_interval_s,
+            on_block_size=self.router.index.follow_block_size,
+        )
+        self._api: KubernetesApi | None = None
+        self._watch: PoolWatch | FileWatch = self._discovery()
+        self._stop = asyncio.Event()
+
+    def _discovery(self) -> PoolWatch | FileWatch:
+        settings = self.settings
+        if settings.endpoints_file is not None:
+            return FileWatch(settings.endpoints_file, self._endpoints)
+        access = (
+            ApiAccess.from_kubeconfig(settings.kubeconfig) if settings.kubeconfig else ApiAccess.in_cluster()
+        )
+        self._api = KubernetesApi(access)
+        return PoolWatch(
+            self._api,
+            namespace=settings.pool_namespace,
+            pool=settings.pool_name,
+            on_endpoints=self._endpoints,
+            config_map=settings.config_map,
+            on_config=self._config,
+            priorities_map=settings.priorities_map,
+            on_priorities=self._priorities,
+        )
+
+    async def run(self) -> None:
+        """Serve until told to stop, then drain. OSError when a port cannot be bound."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._told_to_stop)
+        await self.servers.start()
+        tasks = [
+            asyncio.create_task(each, name=name)
+            for name, each in (("discovery", self._watch.run()), ("scraper", self.scraper.run()))
+        ]
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        serving = asyncio.create_task(self.servers.serve(), name="grpc")
+        try:
+            await _first_to_end([*tasks, stopping], serving)
+            _log.info("draining", extra={"open_exchanges": self.servers.metrics.open_exchanges})
+            self._stop.clear()
+            await _either(self.servers.drain(), self._stop.wait())
+        finally:
+            await _cancel([*tasks, serving, stopping])
+            await self.servers.stop()
+            if self._api is not None:
+                await self._api.close()
+            _log.info("stopped")
+
+    def _told_to_stop(self) -> None:
+        self._stop.set()  # a second signal ends the drain as well
+
+    def _endpoints(self, endpoints: list[Endpoint]) -> None:
+        """Take the endpoints of discovery. Those of a pool that is not fully known yet change nothing."""
+        watch = self._watch
+        if watch.synced:
+            self.router.replace_endpoints(endpoints)
+            self.servers.pool_synced()
+        elif isinstance(watch, PoolWatch) and not watch.pool_found:
+            self.router.replace_endpoints(())
+
+    def _config(self, text: str) -> None:
+        if self.router.apply_config(text):
+            self.scraper.use(self.router.config.scrape)
+            _log.info("configuration in use", extra={"warnings": list(self.router.config.warnings)})
+        else:
+            _log.error(
+                "configuration refused, the last one stays", extra={"reason": self.router.config_error}
+            )
+
+    def _priorities(self, text: str) -> None:
+        if self.router.apply_priorities(text):
+            _log.info("priorities in use")
+        else:
+            _log.error(
+                "priorities refused, the last ones stay", extra={"reason": self.router.priorities_error}
+            )
+
+
+def pool_figures(router: PoolRouter) -> PoolFigures:
+    """Return the averages over the ready endpoints; an endpoint without fresh metrics is left out of them."""
+    table = router.table
+    rows = table.ready_rows
+    return PoolFigures(
+        ready_endpoints=int(rows.size),
+        average_queue_size=_mean(table.waiting[rows]),
+        average_running_requests=_mean(table.running[rows]),
+        average_kv_cache_utilisation=_mean(table.kv_usage[rows]),
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else 0.0
+
+
+def _text(path: Path) -> str:
+    """Return the file's text, "" when there is none: the defaults are used then."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+async def _first_to_end(tasks: list["asyncio.Task[Any]"], serving: "asyncio.Task[None]") -> None:
+    """Wait until one of the tasks ends; raise what it failed with. `serving` may end well before."""
+    waiting = {*tasks, serving}
+    while True:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if done - {serving}:
+            return
+        waiting.discard(serving)
+
+
+async def _either(*work: Coroutine[Any, Any, Any]) -> None:
+    tasks = [asyncio.ensure_future(each) for each in work]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await _cancel(tasks)
+
+
+async def _cancel(tasks: list["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run(settings: Settings) -> None:
+    """Run one picker until it is told to stop."""
+    picker = Picker(settings)
+    _log.info(
+        "starting",
+        extra={
+            "pool": f"{settings.pool_namespace}/{settings.pool_name}",
+            "address": settings.bind_address,
+            "grpc_port": settings.grpc_port,
+            "tls": settings.secure_serving,
+            "config_error": picker.router.config_error,
+        },
+    )
+    await picker.run()

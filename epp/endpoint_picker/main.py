@@ -1,0 +1,30 @@
+"""Command `headroom-epp`: reads the command line, runs the picker, turns a failure into one line."""
+
+import logging
+import sys
+
+import uvloop
+
+from endpoint_picker import app, settings
+from endpoint_picker.datalayer.kubernetes_api import ApiError
+from endpoint_picker.observability.logs import set_up_logs
+from endpoint_picker.tls import CertificateError
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run until SIGTERM. Exit status: 0 after a drain, 1 when it cannot go on, 2 for a bad command line."""
+    chosen = settings.parse(sys.argv[1:])
+    set_up_logs(chosen.log_level)
+    try:
+        uvloop.run(app.run(chosen))
+    except (OSError, ApiError, CertificateError) as error:
+        _log.error("cannot run: %s", error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

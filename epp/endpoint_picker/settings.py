@@ -1,0 +1,156 @@
+"""Command line and environment of the picker, checked once and frozen. Nothing else reads os.environ."""
+
+import argparse
+import ipaddress
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from endpoint_picker.config import durations
+from endpoint_picker.extproc.buffers import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
+from endpoint_picker.observability.logs import LEVELS
+from inference_api import names
+
+_MIN_REFRESH_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the process is told at start."""
+
+    pool_name: str
+    pool_namespace: str
+    bind_address: str
+    grpc_port: int
+    health_port: int
+    metrics_port: int
+    secure_serving: bool
+    cert_path: Path | None
+    config_map: str
+    config_file: Path
+    priorities_map: str
+    priorities_file: Path
+    endpoints_file: Path | None
+    """Endpoints come from here instead of Kubernetes."""
+    kubeconfig: Path | None
+    """How to reach the API from outside of a cluster; None inside of one."""
+    drain_timeout_s: float
+    refresh_metrics_interval_s: float
+    max_request_bytes: int
+    max_buffered_bytes: int
+    log_level: str
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the command line. On an error: usage and one sentence on standard error, exit status 2."""
+    parser = _parser(environment)
+    args = parser.parse_args(arguments)
+    if not args.pool_name and args.endpoints_file is None:
+        parser.error("give --pool-name, or --endpoints-file to run without Kubernetes")
+    if args.refresh_metrics_interval < _MIN_REFRESH_S:
+        parser.error("--refresh-metrics-interval: the shortest interval is 50ms")
+    picker = args.pool_name or "epp"
+    return Settings(
+        pool_name=picker,
+        pool_namespace=args.pool_namespace,
+        bind_address=args.bind_address,
+        grpc_port=args.grpc_port,
+        health_port=args.grpc_health_port,
+        metrics_port=args.metrics_port,
+        secure_serving=args.secure_serving,
+        cert_path=args.cert_path,
+        config_map=args.config_map,
+        config_file=args.config_file,
+        priorities_map=args.priorities_map,
+        priorities_file=args.priorities_file,
+        endpoints_file=args.endpoints_file,
+        kubeconfig=args.kubeconfig,
+        drain_timeout_s=args.drain_timeout,
+        refresh_metrics_interval_s=args.refresh_metrics_interval,
+        max_request_bytes=args.max_request_bytes,
+        max_buffered_bytes=args.max_buffered_bytes,
+        log_level=args.log_level,
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headroom-epp",
+        usage="headroom-epp --pool-name NAME [options] (--help tells all)",
+        description="Endpoint picker for an InferencePool.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--pool-name", default="", help="InferencePool to pick for")
+    add("--pool-namespace", default=environment.get("NAMESPACE") or "default", help="default: env NAMESPACE")
+    address = environment.get("POD_IP") or "127.0.0.1"
+    add("--bind-address", type=_address, default=address, help="IP to listen on; default: env POD_IP")
+    add("--grpc-port", type=_port, default=names.EXT_PROC_PORT, help="ext-proc, EDS, health (default 9002)")
+    add("--grpc-health-port", type=_port, default=names.HEALTH_PORT, help="plaintext health (default 9003)")
+    add(
+        "--metrics-port", type=_port, default=names.METRICS_PORT, help="metrics, probes, state (default 9090)"
+    )
+    add("--secure-serving", type=_boolean, nargs="?", const=True, default=True, help="TLS on the gRPC port")
+    add("--no-secure-serving", action="store_false", dest="secure_serving", help="plaintext on the gRPC port")
+    add("--cert-path", type=Path, help="folder with tls.crt and tls.key; default: self-signed")
+    add("--config-map", default="", help="ConfigMap with the EndpointPickerConfig, watched")
+    config = Path(names.CONFIG_DIR, names.CONFIG_KEY)
+    add("--config-file", type=Path, default=config, help="the same as a file, for when the API is down")
+    add("--priorities-map", default="", help="ConfigMap with the priority table, watched")
+    table = Path(names.PRIORITIES_DIR, names.PRIORITIES_KEY)
+    add("--priorities-file", type=Path, default=table, help="the same as a file, for when the API is down")
+    add("--endpoints-file", type=Path, help="YAML or JSON list of endpoints instead of Kubernetes; re-read")
+    outside = not environment.get("KUBERNETES_SERVICE_HOST") and environment.get("KUBECONFIG")
+    add(
+        "--kubeconfig",
+        type=Path,
+        default=outside or None,
+        help="outside of a cluster; default: env KUBECONFIG",
+    )
+    add("--drain-timeout", type=_seconds, default=30.0, help="longest time to serve on after SIGTERM")
+    add("--refresh-metrics-interval", type=_seconds, default=_MIN_REFRESH_S, help="at least 50ms")
+    add("--max-request-bytes", type=_size, default=MAX_REQUEST_BYTES, help="largest request body")
+    add("--max-buffered-bytes", type=_size, default=MAX_BUFFERED_BYTES, help="bodies held at one time")
+    add("--log-level", choices=LEVELS, default="info")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text) < 65536:
+        message = f"{text!r} is no port; use 1 to 65535, or 0 for any"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        message = f"{text!r} is no number of bytes above 0"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = durations.seconds(text)
+    except ValueError as error:
+        message = f"{text!r} is {error}"
+        raise argparse.ArgumentTypeError(message) from None
+    return float(str(found))
+
+
+def _boolean(text: str) -> bool:
+    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if found is None:
+        message = f"{text!r} is neither true nor false"
+        raise argparse.ArgumentTypeError(message)
+    return found
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text.strip("[]")))
+    except ValueError:
+        message = f"{text!r} is no IP address"
+        raise argparse.ArgumentTypeError(message) from None
