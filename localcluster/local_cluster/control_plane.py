@@ -74,6 +74,16 @@ class ControlPlane:
         self.url = ""
 
     @property
+    def node_kubeconfig(self) -> Path:
+        """A kubeconfig for a node's use."""
+        return self._pki / "node.kubeconfig"
+
+    @property
+    def node_server(self) -> Pair:
+        """Certificate and key by which a node proves itself, as a client and as a server."""
+        return Pair(self._pki / "node.crt", self._pki / "node.key")
+
+    @property
     def certificate_authority(self) -> Path:
         """The file (PEM) that a client trusts the API server by."""
         return self._pki / "ca.crt"
@@ -99,9 +109,11 @@ class ControlPlane:
         self.log_directory.mkdir()
         try:
             self._start_all()
-            self._await("/readyz", "the API server")
-            self._await("/api/v1/namespaces/default/serviceaccounts/default", "the default ServiceAccount")
-            self._await("/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "the root certificate")
+            self.wait_until("/readyz", "the API server")
+            self.wait_until(
+                "/api/v1/namespaces/default/serviceaccounts/default", "the default ServiceAccount"
+            )
+            self.wait_until("/api/v1/namespaces/default/configmaps/kube-root-ca.crt", "the root certificate")
         except BaseException:
             self.stop()
             raise
@@ -124,12 +136,10 @@ class ControlPlane:
         server = authority.issue("kube-apiserver", "kube-apiserver", groups=(MASTERS,), hosts=_SERVER_NAMES)
         admin = authority.issue("admin", "headroom-admin", groups=(MASTERS,))
         manager = authority.issue("controller-manager", "system:kube-controller-manager", groups=(MASTERS,))
-        self.node_server = authority.issue(
-            "node", "system:node:local", groups=(MASTERS,), hosts=(HOST, "localhost")
-        )
+        node = authority.issue("node", "system:node:local", groups=(MASTERS,), hosts=(HOST, "localhost"))
         tokens = make_key_pair(self._pki, "service-accounts")
         write_kubeconfig(self.kubeconfig, self.url, authority.certificate, admin)
-        write_kubeconfig(self._pki / "node.kubeconfig", self.url, authority.certificate, self.node_server)
+        write_kubeconfig(self.node_kubeconfig, self.url, authority.certificate, node)
         manager_config = self._pki / "controller-manager.kubeconfig"
         write_kubeconfig(manager_config, self.url, authority.certificate, manager)
         policy = self._pki / "audit-policy.yaml"
@@ -198,12 +208,16 @@ class ControlPlane:
         name = program.name
         self._children.append(Child(name, (str(program), *flags), self.log_directory / f"{name}.log"))
 
-    def _await(self, path: str, what: str) -> None:
-        """Ask for `path` until it is answered with 200."""
+    def wait_until(self, path: str, what: str, check: Callable[[], None] | None = None) -> None:
+        """Ask the API server for `path` until it is answered with 200, while `check` raises nothing.
+
+        Raises:
+            StartError: a process ended, or READY_TIMEOUT_S have passed; `what` is named in the text.
+        """
         deadline = time.monotonic() + READY_TIMEOUT_S
         ask = self._asker()
         while ask(path) != http.HTTPStatus.OK:
-            self.check()
+            (check or self.check)()
             if time.monotonic() > deadline:
                 message = f"{what} was not ready in {READY_TIMEOUT_S:.0f} s; see {self.log_directory}"
                 raise StartError(message)

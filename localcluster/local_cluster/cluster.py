@@ -1,0 +1,170 @@
+"""A local cluster as seen from outside: start one, find one that runs, look into it, end it.
+
+The cluster itself is another process (`supervisor`); this module only talks to it.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from local_cluster.errors import AlreadyRunningError, LocalClusterError, NotRunningError, StartError
+from local_cluster.node.images import DEFAULT_IMAGES, ImageCommand
+from local_cluster.node.worker import pod_folder
+from local_cluster.processes import last_words
+from local_cluster.state import MARK, is_running, read_state, remove_state, write_images
+
+_STOP_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+def _ignore(_: str) -> None:
+    return None
+
+
+class LocalCluster:
+    """A control plane and a node in one directory.
+
+    `tied` ends the cluster with the thread that called `start`; otherwise it stays until a call of
+    `stop`. `names` is how Service names resolve inside containers: by a DNS server, or (as happens by itself where
+    port 53 is not for this user) by hosts files.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        images: Mapping[str, ImageCommand] = DEFAULT_IMAGES,
+        *,
+        progress: Callable[[str], None] = _ignore,
+        tied: bool = False,
+        names: str = "dns",
+    ) -> None:
+        self.directory: Path = directory.absolute()
+        self.kubeconfig: Path = self.directory / "kubeconfig"
+        self.log_directory: Path = self.directory / "logs"
+        self.audit_log: Path = self.log_directory / "audit.log"
+        self._images = images
+        self._progress = progress
+        self._tied = tied
+        self._names = names
+
+    @classmethod
+    def attach(cls, directory: Path) -> "LocalCluster":
+        """Return the cluster that runs in `directory`, started by whomever.
+
+        Raises:
+            NotRunningError: there is none.
+        """
+        cluster = cls(directory)
+        _ = cluster.url
+        return cluster
+
+    @property
+    def url(self) -> str:
+        """The API server's address.
+
+        Raises:
+            NotRunningError: the cluster does not run.
+        """
+        state = read_state(self.directory) if is_running(self.directory) else None
+        if state is None:
+            message = f"no cluster runs in {self.directory}; `headroom local up` starts one"
+            raise NotRunningError(message)
+        return state.url
+
+    def start(self) -> None:
+        """Start an empty cluster; return when the API server and the node are ready.
+
+        Raises:
+            LocalClusterError: it could not be started; nothing is left running.
+        """
+        if is_running(self.directory):
+            message = f"a cluster runs in {self.directory} already; `headroom local down` ends it"
+            raise AlreadyRunningError(message)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_images(self.directory, self._images)
+        log = self.directory / "supervisor.log"
+        argv = [sys.executable, "-m", "local_cluster.supervisor", f"--directory={self.directory}"]
+        argv += [f"--names={self._names}"]
+        argv += [f"--parent={os.getpid()}"] if self._tied else []
+        with log.open("wb") as errors:
+            supervisor = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                env=os.environ | {MARK: str(self.directory)},
+            )
+        try:
+            self._follow(supervisor, log)
+        except BaseException:
+            supervisor.terminate()
+            supervisor.wait()
+            raise
+
+    def stop(self) -> None:
+        """End every process of the cluster; does nothing when none is left.
+
+        Raises:
+            LocalClusterError: a process could not be ended.
+        """
+        state = read_state(self.directory)
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        if state is not None and is_running(self.directory):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.supervisor, signal.SIGTERM)
+        while is_running(self.directory) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        while (left := self.processes()) and time.monotonic() < deadline + _STOP_TIMEOUT_S:
+            time.sleep(_POLL_S)
+        if left:
+            message = f"could not end process(es) {', '.join(str(each.pid) for each in left)}"
+            raise LocalClusterError(message)
+        remove_state(self.directory)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every live process of this cluster: all of them carry its directory in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                alive = process.status() != psutil.STATUS_ZOMBIE
+                if alive and process.environ().get(MARK) == str(self.directory):
+                    found.append(process)
+        return found
+
+    def container_pids(self, namespace: str, pod: str, container: str) -> list[int]:
+        """Return the processes of a container, the main one first; empty when it does not run."""
+        file = self.directory / "pods" / pod_folder((namespace, pod)) / "containers" / container / "pid"
+        with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+            return [each.pid for each in psutil.Process(int(file.read_text())).children(recursive=True)]
+        return []
+
+    def container_log(self, namespace: str, pod: str, container: str) -> Path:
+        """Return the file that a container of that name writes to, over all its restarts."""
+        return self.log_directory / "pods" / pod_folder((namespace, pod)) / f"{container}.log"
+
+    def _follow(self, supervisor: subprocess.Popen[str], log: Path) -> None:
+        """Pass progress on until the supervisor says that the cluster is ready."""
+        assert supervisor.stdout is not None  # noqa: S101 - it was asked for
+        with supervisor.stdout as lines:
+            for line in lines:
+                word, _, text = line.rstrip("\n").partition(" ")
+                if word == "ready":
+                    return
+                if word == "failed":
+                    raise StartError(text)
+                self._progress(text)
+        message = f"the supervisor ended: {last_words(log)}"
+        raise StartError(message)

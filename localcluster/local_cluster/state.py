@@ -1,0 +1,92 @@
+"""What a cluster leaves in its directory for others: whether it runs, and where its parts are.
+
+A lock that the supervisor holds for its life is the truth about "runs"; the file beside it only describes.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from local_cluster.node.images import ImageCommand
+
+#: Environment variable by which every process of a cluster, containers included, says whose it is.
+MARK: Final = "HEADROOM_LOCAL_CLUSTER"
+_LOCK: Final = ".lock"
+_STATE: Final = "cluster.json"
+_IMAGES: Final = "images.json"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A running cluster: its supervisor's process id and the API server's address."""
+
+    supervisor: int
+    url: str
+
+
+def take_lock(directory: Path) -> int | None:
+    """Return a descriptor that holds the directory's lock until it is closed, None if another holds it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a supervisor lives in `directory`."""
+    if not (directory / _LOCK).exists():
+        return False
+    descriptor = take_lock(directory)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def write_state(directory: Path, state: State) -> None:
+    """Describe the running cluster, in one step."""
+    fresh = directory / f"{_STATE}.new"
+    fresh.write_text(json.dumps(asdict(state)))
+    fresh.rename(directory / _STATE)
+
+
+def read_state(directory: Path) -> State | None:
+    """Return what the last supervisor wrote, None if there is nothing."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return State(**json.loads((directory / _STATE).read_text()))
+    return None
+
+
+def remove_state(directory: Path) -> None:
+    """Forget a cluster that has ended."""
+    (directory / _STATE).unlink(missing_ok=True)
+
+
+def write_images(directory: Path, images: Mapping[str, ImageCommand]) -> None:
+    """Tell the node which programs stand for which images."""
+    content = {
+        name: {"argv": image.argv, "environment": dict(image.environment)} for name, image in images.items()
+    }
+    (directory / _IMAGES).write_text(json.dumps(content, indent=1))
+
+
+def images_file(directory: Path) -> Path:
+    """Return the file that `write_images` writes."""
+    return directory / _IMAGES
+
+
+def read_images(path: Path) -> dict[str, ImageCommand]:
+    """Read what `write_images` wrote."""
+    return {
+        name: ImageCommand(tuple(image["argv"]), image["environment"])
+        for name, image in json.loads(path.read_text()).items()
+    }

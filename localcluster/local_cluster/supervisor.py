@@ -1,0 +1,138 @@
+"""The process that owns a cluster: starts its parts, watches them, and ends all of them with itself.
+
+Started by LocalCluster. On standard output it writes `progress TEXT` lines while it starts, then `ready` or
+`failed TEXT`. A part that ends unasked ends the cluster: nothing here is worth a half-dead one.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from local_cluster.binaries import ensure_binaries
+from local_cluster.control_plane import ControlPlane
+from local_cluster.errors import AlreadyRunningError, LocalClusterError
+from local_cluster.node.node import NODE_NAME
+from local_cluster.processes import Child, stop_all
+from local_cluster.state import State, images_file, remove_state, take_lock, write_state
+
+_log = logging.getLogger(__name__)
+_CHECK_EVERY_S: Final = 0.5
+_NODE_GRACE_S: Final = 5.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class _StopRequestedError(BaseException):
+    """SIGTERM or SIGINT came; from wherever we are, the way is out."""
+
+
+class Supervisor:
+    """One cluster in `directory`; `run` returns when it has been asked to end and nothing is left."""
+
+    def __init__(self, directory: Path, names: str) -> None:
+        self._directory = directory
+        self._names = names
+        self._node: Child | None = None
+        self._plane: ControlPlane | None = None
+
+    def run(self) -> None:
+        """Start, report, watch, stop.
+
+        Raises:
+            LocalClusterError: it could not start, or a part ended unasked.
+        """
+        if take_lock(self._directory) is None:  # held until this process ends
+            message = f"a cluster runs in {self._directory} already; `headroom local down` ends it"
+            raise AlreadyRunningError(message)
+        try:
+            self._start()
+            tell("ready")
+            # Whoever started us may go away now, and with it the other end of the pipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            while True:
+                self._check()
+                time.sleep(_CHECK_EVERY_S)
+        except _StopRequestedError:
+            _log.info("asked to stop")
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            self._stop()
+
+    def _start(self) -> None:
+        binaries = ensure_binaries(lambda text: tell(f"progress {text}"))
+        tell("progress starting etcd, the API server and the controller manager")
+        self._plane = plane = ControlPlane(self._directory, binaries)
+        plane.start()
+        tell("progress starting the node")
+        argv = (sys.executable, "-m", "local_cluster.node")
+        flags = (
+            f"--kubeconfig={plane.node_kubeconfig}",
+            f"--directory={self._directory / 'pods'}",
+            f"--logs={plane.log_directory / 'pods'}",
+            f"--images={images_file(self._directory)}",
+            f"--names={self._names}",
+        )
+        self._node = Child("node", (*argv, *flags), plane.log_directory / "node.log")
+        plane.wait_until(f"/api/v1/nodes/{NODE_NAME}", "the node", self._check)
+        write_state(self._directory, State(os.getpid(), plane.url))
+
+    def _check(self) -> None:
+        if self._plane is not None:
+            self._plane.check()
+        if self._node is not None:
+            self._node.check()
+
+    def _stop(self) -> None:
+        if self._node is not None:
+            stop_all([self._node], _NODE_GRACE_S)
+        if self._plane is not None:
+            self._plane.stop()
+        remove_state(self._directory)
+
+
+def tell(line: str) -> None:
+    """Write one line for LocalCluster."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _stop_requested(_number: int, _frame: FrameType | None) -> None:
+    raise _StopRequestedError
+
+
+def main() -> int:
+    """Run a cluster until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m local_cluster.supervisor", description=__doc__)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--names", choices=("dns", "hosts"), default="dns")
+    parser.add_argument("--parent", type=int, default=0, help="end when the process of this id ends")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_requested)
+    try:
+        if given.parent:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != given.parent:
+                return 0
+        Supervisor(given.directory.absolute(), given.names).run()
+    except _StopRequestedError:
+        return 0
+    except LocalClusterError as error:
+        _log.error("%s", error)
+        with contextlib.suppress(BrokenPipeError):
+            tell(f"failed {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
