@@ -162,8 +162,9 @@ def _destination_parts(destination: str) -> tuple[bytes, bytes]:
 def headers_reply(destination: str, content_length: int | None, remove: Iterable[str] = ()) -> bytes:
     """Encode the reply to request headers that steers the request.
 
-    Envoy drops content-length in full-duplex mode and would send the body chunked; naming the length keeps
-    servers that need it content. None leaves the header out (no body, or one followed by trailers).
+    Proxies drop content-length in full-duplex mode, as a picker may change the body. Naming the length lets
+    those that honour it keep it; Envoy does not and sends the body chunked. None leaves it out (no body, or
+    one followed by trailers).
     """
     mutation, metadata = _destination_parts(destination)
     if content_length is not None:

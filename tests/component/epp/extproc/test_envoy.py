@@ -1,0 +1,246 @@
+"""The picker behind the real Envoy: what a client and a model server see."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import echo_server
+import envoy_proxy
+from echo_server import EchoServer
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.extproc.record import Ending
+from endpoint_picker.observability.metrics import PoolFigures
+from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.servers import PickerServers
+from endpoint_picker.settings import parse
+
+
+def endpoint(address: str) -> Endpoint:
+    host, _, port = address.rpartition(":")
+    return Endpoint(f"server-{port}", "default", host, int(port))
+
+
+class Stage:
+    """Model servers, a picker and Envoy in front."""
+
+    def __init__(self, stack: AsyncExitStack, log: Path) -> None:
+        self._stack = stack
+        self._log = log
+        self.router: PoolRouter = build_router()
+        self.servers: list[EchoServer] = []
+        self.url = ""
+        self.client = aiohttp.ClientSession()
+
+    async def start(self, *, servers: int = 2, tls: bool = False, subset: slice | None = None) -> None:
+        self._stack.push_async_callback(self.client.close)
+        for _ in range(servers):
+            self.servers.append(await self._stack.enter_async_context(echo_server.running()))
+        flags = ["--pool-name", "p", "--bind-address", "127.0.0.1", f"--secure-serving={str(tls).lower()}"]
+        ports = ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
+        self.picker = PickerServers(parse(flags + ports), self.router, lambda: PoolFigures(0))
+        await self.picker.start()
+        self._stack.push_async_callback(self.picker.stop)
+        self.offer(*self.servers)
+        self.picker.pool_synced()
+        await self.picker.serve()
+        hint = None if subset is None else [each.address for each in self.servers[subset]]
+        proxy = envoy_proxy.running(f"127.0.0.1:{self.picker.grpc_port}", self._log, tls=tls, subset=hint)
+        self.url = await self._stack.enter_async_context(proxy)
+
+    def offer(self, *servers: EchoServer) -> None:
+        self.router.replace_endpoints([endpoint(each.address) for each in servers])
+
+    async def settled(self) -> None:
+        """Wait until no reservation and no body is held."""
+        await until(lambda: not self.router.ledger.held and not self.picker.metrics.open_exchanges)
+        assert self.picker.budget.held_bytes == 0
+        for ending in (Ending.PROTOCOL_ERROR, Ending.INTERNAL_ERROR):
+            assert not self.picker.metrics.endings.labels(ending.value).value
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def look() -> bool:
+        return condition()
+
+    await eventually(look)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110 - the state of the world has no event
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        yield Stage(stack, tmp_path / "envoy.log")
+
+
+def prompt(size: int, seed: int = 0) -> bytes:
+    text = hashlib.sha256(str(seed).encode()).hexdigest() * (size // 64 + 1)
+    return json.dumps({"stream": False, "model": "m", "prompt": text[:size]}).encode()
+
+
+def streaming(size: int, seed: int) -> bytes:
+    return prompt(size, seed).replace(b'"stream": false', b'"stream": true')
+
+
+async def streamed(client: aiohttp.ClientSession, url: str, body: bytes) -> bytes:
+    """Send a streaming request and return the request body as the events give it back."""
+    async with client.post(f"{url}/v1/completions", data=BytesIO(body), headers=JSON) as response:
+        assert response.status == 200, await response.text()
+        raw = await response.read()
+    events = [line.removeprefix(b"data: ") for line in raw.split(b"\n\n")]
+    assert events[-2:] == [b"[DONE]", b""]
+    return b"".join(json.loads(event)["text"].encode("latin-1") for event in events[:-3])
+
+
+JSON = {"content-type": "application/json"}
+
+
+async def post(stage: Stage, body: bytes, path: str = "/v1/completions", **headers: str) -> Any:
+    async with stage.client.post(stage.url + path, data=BytesIO(body), headers=JSON | headers) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+async def test_two_hundred_concurrent_streams_are_intact_both_ways(stage: Stage, tls: bool) -> None:
+    await stage.start(servers=3, tls=tls)
+    bodies = [streaming(200 + 977 * seed, seed) for seed in range(200)]
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as client:
+        back = await asyncio.gather(*(streamed(client, stage.url, body) for body in bodies))
+    assert back == bodies
+    await stage.settled()
+    assert sum(each.requests for each in stage.servers) == 200
+    assert min(each.requests for each in stage.servers) > 20
+
+
+async def test_a_body_of_20_mb_is_served(stage: Stage) -> None:
+    await stage.start()
+    body = prompt(20 * 1024 * 1024)
+    answer = await post(stage, body)
+    assert answer["digest"] == hashlib.sha256(body).hexdigest()
+    await stage.settled()
+
+
+async def test_a_model_server_sees_none_of_the_control_headers(stage: Stage) -> None:
+    await stage.start(servers=1)
+    sent = {"x-gateway-destination-endpoint": "127.0.0.9:1", "x-prefiller-host-port": "127.0.0.9:2"}
+    await post(stage, prompt(100), **sent, **{"test-epp-endpoint-selection": "kept"})
+    seen = stage.servers[0].headers
+    assert seen["x-gateway-destination-endpoint"] == stage.servers[0].address
+    assert seen["test-epp-endpoint-selection"] == "kept"
+    assert "x-prefiller-host-port" not in seen
+
+
+async def test_a_get_is_routed(stage: Stage) -> None:
+    await stage.start(servers=1)
+    async with stage.client.get(f"{stage.url}/v1/models") as response:
+        assert await response.json() == {"server": stage.servers[0].address}
+    await stage.settled()
+
+
+@pytest.mark.parametrize("body", [b"no json", b'{"prompt": "x"}', b"[]"])
+async def test_a_bad_body_gets_400_with_a_sentence(stage: Stage, body: bytes) -> None:
+    await stage.start(servers=1)
+    async with stage.client.post(f"{stage.url}/v1/completions", data=BytesIO(body), headers=JSON) as response:
+        assert response.status == 400
+        assert response.content_type == "text/plain"
+        assert (await response.text()).startswith("inference error: BadRequest - ")
+    await stage.settled()
+
+
+async def test_no_endpoint_gets_503_and_endpoints_are_followed(stage: Stage) -> None:
+    await stage.start(servers=2)
+    stage.offer()
+    async with stage.client.post(f"{stage.url}/v1/completions", data=prompt(10), headers=JSON) as response:
+        assert response.status == 503
+        assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+    stage.offer(stage.servers[1])
+
+    async def served_by(address: str) -> bool:
+        async with stage.client.get(f"{stage.url}/v1/models") as response:
+            return response.status == 200 and (await response.json())["server"] == address
+
+    await eventually(lambda: served_by(stage.servers[1].address))
+    assert stage.servers[0].requests == 0
+    await stage.settled()
+
+
+async def test_the_subset_hint_is_obeyed(stage: Stage) -> None:
+    await stage.start(servers=3, subset=slice(1, 2))
+    for seed in range(6):
+        answer = await post(stage, prompt(1000, seed))
+        assert answer["server"] == stage.servers[1].address
+    await stage.settled()
+
+
+async def test_an_empty_subset_gets_503(stage: Stage) -> None:
+    await stage.start(servers=1, subset=slice(0, 0))
+    async with stage.client.post(f"{stage.url}/v1/completions", data=prompt(10), headers=JSON) as response:
+        assert response.status == 503
+
+
+async def test_a_body_cut_short_leaves_nothing_behind(stage: Stage) -> None:
+    await stage.start(servers=1)
+    host, _, port = stage.url.removeprefix("http://").rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: 1000\r\n\r\n".encode() + b"x" * 500)
+    await until(lambda: stage.picker.budget.held_bytes == 500)
+    writer.close()
+    await writer.wait_closed()
+    await stage.settled()
+    assert stage.servers[0].requests == 0
+
+
+async def test_a_client_that_leaves_mid_stream_gives_its_reservation_back(stage: Stage) -> None:
+    await stage.start(servers=1)
+    response = await stage.client.post(
+        f"{stage.url}/v1/completions", data=BytesIO(streaming(8_000_000, 1)), headers=JSON
+    )
+    await response.content.readany()
+    assert stage.router.ledger.held
+    response.close()
+    await stage.settled()
+
+
+async def test_request_trailers_pass(stage: Stage) -> None:
+    await stage.start(servers=1)
+    host, _, port = stage.url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = prompt(50)
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    )
+    chunk = f"{len(body):x}\r\n".encode() + body + b"\r\n"
+    writer.write(f"{head}transfer-encoding: chunked\r\n\r\n".encode() + chunk + b"0\r\nx-sum: 1\r\n\r\n")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert hashlib.sha256(body).hexdigest().encode() in answer
+    writer.close()
+    await writer.wait_closed()
+    await stage.settled()
+
+
+async def test_usage_and_the_served_endpoint_reach_the_metrics(stage: Stage) -> None:
+    await stage.start(servers=1)
+    await post(stage, prompt(100))
+    await stage.settled()
+    async with stage.client.get(f"http://127.0.0.1:{stage.picker.metrics_port}/metrics") as response:
+        page = await response.text()
+    assert 'llm_d_epp_request_total{fairness_id="default-flow",model_name="m"' in page
+    assert "llm_d_epp_served_elsewhere_total 0.0" in page
+    assert 'llm_d_epp_request_output_tokens_sum{fairness_id="default-flow",model_name="m"' in page
+    assert 'llm_d_epp_exchanges_total{ending="completed"} 1.0' in page

