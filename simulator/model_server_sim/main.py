@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ from dataclasses import fields
 
 import uvloop
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from typing_extensions import override
 
 from model_server_sim.params import EngineParams
 from model_server_sim.server import ModelServer, Readiness, ServerSettings
@@ -27,24 +30,36 @@ FINISH_LIMIT_S = 600.0
 _log = logging.getLogger("model_server_sim")
 
 
+class PeersAtFault(logging.Filter):
+    """Drops what aiohttp logs, with its stack, when a peer breaks HTTP: the peer has its 400 already."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, (HttpProcessingError, web.RequestPayloadError))
+
+
 def _ports(text: str) -> list[int]:
-    ports = [int(part) for part in text.split(",")]
+    ports = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
     if len(set(ports)) != len(ports) or not all(0 < port < 65536 for port in ports):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of different ports, such as 8000,8001")
     return ports
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number of at least 0")
     return value
 
 
-def _duration_s(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not value:
+        raise argparse.ArgumentTypeError("must be above 0")
     return value
 
 
@@ -60,12 +75,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="decides outputs and jitter")
     parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds a second")
     parser.add_argument("--mean-output-tokens", type=int, default=128, help="length when the model stops")
-    parser.add_argument("--drain-seconds", type=_duration_s, default=5.0, help="serve on after SIGTERM")
+    parser.add_argument("--drain-seconds", type=_number, default=5.0, help="serve on after SIGTERM")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     engine = parser.add_argument_group("engine (defaults resemble an 8B model on one 80 GB accelerator)")
     for spec in fields(EngineParams):
         flag = f"--{spec.name.replace('_', '-')}"
-        engine.add_argument(flag, type=type(spec.default), default=spec.default, help=f"{spec.default}")
+        kind = int if isinstance(spec.default, int) else _number
+        engine.add_argument(flag, type=kind, default=spec.default, help="default %(default)s")
     arguments = parser.parse_args(argv)
     try:
         arguments.params = EngineParams(**{f.name: getattr(arguments, f.name) for f in fields(EngineParams)})
@@ -80,7 +96,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
     port = arguments.port[rank]
-    address = f"{arguments.host}:{port}"
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    address = f"{host}:{port}"
     pod = os.environ.get("POD_NAME")
     name = address if not pod else pod if len(arguments.port) == 1 else f"{pod}:{port}"
     return ServerSettings(
@@ -133,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    logging.getLogger("aiohttp.server").addFilter(PeersAtFault())
     code = 0
     try:
         uvloop.run(serve(arguments))

@@ -3,6 +3,7 @@
 Values only; must not read flags, clocks or the environment.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -46,8 +47,8 @@ class EngineParams:
                 msg = f"{name} is {getattr(self, name)}, must be at least 1"
                 raise ValueError(msg)
         for name in ("iteration_s", "prefill_token_s", "decode_sequence_s", "context_token_s", "max_loras"):
-            if getattr(self, name) < 0:
-                msg = f"{name} is {getattr(self, name)}, must not be negative"
+            if not 0 <= getattr(self, name) < math.inf:
+                msg = f"{name} is {getattr(self, name)}, must be a finite number of at least 0"
                 raise ValueError(msg)
         if not self.iteration_s > 0:
             raise ValueError("iteration_s must be above 0, or simulated time would stand still")

@@ -107,6 +107,8 @@ class ModelServer:
         except web.HTTPRequestEntityTooLarge:
             refusal = ApiError(413, f"the body exceeds {MAX_BODY_BYTES} bytes", kind="RequestTooLargeError")
             return self._error(refusal)
+        except web.RequestPayloadError:
+            return self._error(ApiError(400, "the body is broken: bad chunks or content encoding"))
         except web.HTTPException as error:
             return self._error(ApiError(error.status, error.reason, kind=error.reason.replace(" ", "")))
 

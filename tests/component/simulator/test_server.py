@@ -123,6 +123,32 @@ async def test_bad_requests_get_error_objects(start: Start, path: str, body: byt
     assert fields["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"no HTTP at all\r\n\r\n", id="no-http"),
+        pytest.param(b"GET /health HTTP/1.1\r\nbad header\r\n\r\n", id="bad-header"),
+        pytest.param(
+            b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="chunk"
+        ),
+        pytest.param(
+            b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nab",
+            id="gzip",
+        ),
+    ],
+)
+async def test_broken_http_gets_400_and_leaves_no_stack_in_the_log(start: Start, sent: bytes) -> None:
+    simulator = await start("--drain-seconds", "0")
+    reader, writer = await asyncio.open_connection(simulator.host, 8000)
+    writer.write(sent)
+    assert b" 400 " in await asyncio.wait_for(reader.readline(), 30)
+    writer.close()
+    simulator.process.terminate()
+    _, stderr = await simulator.process.communicate()
+    assert "Traceback" not in stderr.decode()
+    assert simulator.process.returncode == 0
+
+
 async def test_ports_are_ranks_with_their_own_engines(start: Start) -> None:
     simulator = await start(*FAST, "--port", "8000,8001", env={"POD_NAME": "pod"})
     async with InferenceClient(simulator.at(8001)) as client:
@@ -145,8 +171,9 @@ async def test_models_and_adapters_are_listed_and_served(start: Start) -> None:
     ("flags", "code", "words"),
     [
         (("--block-size", "0"), 2, "block_size is 0, must be at least 1"),
-        (("--time-scale", "0"), 2, "--time-scale"),
-        (("--port", "8000,8000"), 2, "--port"),
+        (("--time-scale", "0"), 2, "--time-scale: must be above 0"),
+        (("--drain-seconds", "nan"), 2, "--drain-seconds: 'nan' is no finite number"),
+        (("--port", "8000,8000"), 2, "--port: '8000,8000' is no list of different ports"),
         (("--host", "192.0.2.1"), 1, "cannot serve on 192.0.2.1"),
     ],
 )

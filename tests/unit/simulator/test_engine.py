@@ -205,7 +205,14 @@ def test_what_could_never_be_served_is_refused(bad: Request, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("block_size", 0), ("max_loras", -1), ("iteration_s", 0.0), ("jitter", 1.0)]
+    ("field", "value"),
+    [
+        ("block_size", 0),
+        ("max_loras", -1),
+        ("iteration_s", 0.0),
+        ("prefill_token_s", float("nan")),
+        ("jitter", 1.0),
+    ],
 )
 def test_parameters_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
