@@ -32,8 +32,8 @@ def _ignore(_: str) -> None:
 class LocalCluster:
     """A control plane and a node in one directory.
 
-    `tied` ends the cluster with the thread that called `start`; otherwise it stays until a call of
-    `stop`. `names` is how Service names resolve inside containers: by a DNS server, or (as happens by itself where
+    `tied` ends the cluster with the thread that called `start`; otherwise it stays until a call of `stop`.
+    `names` is how Service names resolve inside containers: by a DNS server, or (as happens by itself where
     port 53 is not for this user) by hosts files.
     """
 
@@ -42,7 +42,6 @@ class LocalCluster:
         directory: Path,
         images: Mapping[str, ImageCommand] = DEFAULT_IMAGES,
         *,
-        progress: Callable[[str], None] = _ignore,
         tied: bool = False,
         names: str = "dns",
     ) -> None:
@@ -51,7 +50,6 @@ class LocalCluster:
         self.log_directory: Path = self.directory / "logs"
         self.audit_log: Path = self.log_directory / "audit.log"
         self._images = images
-        self._progress = progress
         self._tied = tied
         self._names = names
 
@@ -79,8 +77,10 @@ class LocalCluster:
             raise NotRunningError(message)
         return state.url
 
-    def start(self) -> None:
+    def start(self, progress: Callable[[str], None] = _ignore) -> None:
         """Start an empty cluster; return when the API server and the node are ready.
+
+        `progress` is told a line for each slow step, and every ten seconds of the first build.
 
         Raises:
             LocalClusterError: it could not be started; nothing is left running.
@@ -105,7 +105,7 @@ class LocalCluster:
                 env=os.environ | {MARK: str(self.directory)},
             )
         try:
-            self._follow(supervisor, log)
+            _follow(supervisor, log, progress)
         except BaseException:
             supervisor.terminate()
             supervisor.wait()
@@ -124,24 +124,24 @@ class LocalCluster:
                 os.kill(state.supervisor, signal.SIGTERM)
         while is_running(self.directory) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         while (left := self.processes()) and time.monotonic() < deadline + _STOP_TIMEOUT_S:
             time.sleep(_POLL_S)
         if left:
-            message = f"could not end process(es) {', '.join(str(each.pid) for each in left)}"
+            message = f"could not end process(es) {', '.join(map(str, left))}"
             raise LocalClusterError(message)
         remove_state(self.directory)
 
-    def processes(self) -> list[psutil.Process]:
-        """Return every live process of this cluster: all of them carry its directory in their environment."""
+    def processes(self) -> list[int]:
+        """Return the ids of all live processes of this cluster: each has its directory in its environment."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 alive = process.status() != psutil.STATUS_ZOMBIE
                 if alive and process.environ().get(MARK) == str(self.directory):
-                    found.append(process)
+                    found.append(process.pid)
         return found
 
     def container_pids(self, namespace: str, pod: str, container: str) -> list[int]:
@@ -155,16 +155,22 @@ class LocalCluster:
         """Return the file that a container of that name writes to, over all its restarts."""
         return self.log_directory / "pods" / pod_folder((namespace, pod)) / f"{container}.log"
 
-    def _follow(self, supervisor: subprocess.Popen[str], log: Path) -> None:
-        """Pass progress on until the supervisor says that the cluster is ready."""
-        assert supervisor.stdout is not None  # noqa: S101 - it was asked for
-        with supervisor.stdout as lines:
-            for line in lines:
-                word, _, text = line.rstrip("\n").partition(" ")
-                if word == "ready":
-                    return
-                if word == "failed":
-                    raise StartError(text)
-                self._progress(text)
-        message = f"the supervisor ended: {last_words(log)}"
-        raise StartError(message)
+    def logged_containers(self, namespace: str, pod: str) -> list[str]:
+        """Return the names of the pod's containers that have a log."""
+        folder = self.log_directory / "pods" / pod_folder((namespace, pod))
+        return sorted(file.stem for file in folder.glob("*.log"))
+
+
+def _follow(supervisor: subprocess.Popen[str], log: Path, progress: Callable[[str], None]) -> None:
+    """Pass progress on until the supervisor says that the cluster is ready."""
+    assert supervisor.stdout is not None  # noqa: S101 - it was asked for
+    with supervisor.stdout as lines:
+        for line in lines:
+            word, _, text = line.rstrip("\n").partition(" ")
+            if word == "ready":
+                return
+            if word == "failed":
+                raise StartError(text)
+            progress(text)
+    message = f"the supervisor ended: {last_words(log)}"
+    raise StartError(message)

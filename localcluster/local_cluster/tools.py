@@ -1,16 +1,18 @@
 """Find the two programs that a local cluster needs and does not bring itself: go and kubectl.
 
 It only looks (on PATH and beside the interpreter, where a wheel would put them); it never installs.
-`python -m local_cluster.tools` prints the name of the wheel for each that is missing, one a line, so that a
-Makefile can install exactly those.
+`python -m local_cluster.tools --need` names the wheels that would supply what is missing, `--lock FILE`
+prints their entries of a lock file, so that a Makefile can install exactly those.
 """
 
+import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -88,5 +90,36 @@ def _ask(*argv: str) -> str:
     return done.stdout
 
 
+def locked(lock: str, wheels: Iterable[str]) -> str:
+    """Return those entries of a lock file (a requirement line and its hash lines) that are about `wheels`."""
+    wanted = tuple(f"{wheel}==" for wheel in wheels)
+    kept: list[str] = []
+    keeping = False
+    for line in lock.splitlines(keepends=True):
+        if not line.startswith((" ", "\t", "#", "\n")):
+            keeping = line.startswith(wanted)
+        if keeping:
+            kept.append(line)
+    return "".join(kept)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what is missing, for a Makefile."""
+    parser = argparse.ArgumentParser(prog="python -m local_cluster.tools", description=__doc__)
+    ask = parser.add_mutually_exclusive_group(required=True)
+    ask.add_argument("--need", action="store_true", help="print the names of the wheels that are needed")
+    ask.add_argument("--lock", type=Path, help="print the entries of this lock file that are needed")
+    given = parser.parse_args(argv)
+    if given.need:
+        sys.stdout.write(" ".join(missing_wheels()) + "\n")
+        return 0
+    try:
+        sys.stdout.write(locked(given.lock.read_text(), missing_wheels()))
+    except OSError as error:
+        sys.stderr.write(f"cannot read {given.lock}: {error.strerror}\n")
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{wheel}\n" for wheel in missing_wheels()))
+    sys.exit(main())

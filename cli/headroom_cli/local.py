@@ -1,0 +1,125 @@
+"""`headroom local ...`: a cluster on this machine. Words and exit codes only; local_cluster does the work."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from local_cluster.binaries import ensure_binaries
+from local_cluster.cluster import LocalCluster
+from local_cluster.errors import LocalClusterError, NotRunningError
+
+DEFAULT_DIRECTORY: Final = Path(".local/cluster")
+_CHUNK: Final = 1 << 16
+
+Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Command = Callable[[argparse.Namespace], int]
+
+
+def add_commands(groups: Groups) -> None:
+    """Add the group `local`."""
+    group = groups.add_parser(
+        "local",
+        help="a Kubernetes cluster on this machine",
+        description="Run a real control plane (etcd, API server, controller manager) and a node that runs the "
+        "pods of Headroom's images as processes of this machine. Begin with `headroom local up`.",
+    )
+    commands = group.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "up", up, "start an empty cluster and leave it running")
+    _add(commands, "down", down, "end the cluster and every process of it")
+    _add(commands, "status", status, "say whether the cluster runs and how to reach it (exit status 1: no)")
+    _add(commands, "kubeconfig", kubeconfig, "print the path of the administrator's kubeconfig")
+    logs = _add(commands, "logs", logs_of, "print the log of a container, over all its restarts")
+    logs.add_argument("pod", metavar="POD")
+    logs.add_argument("-c", "--container", help="needed when the pod has several")
+    logs.add_argument("-n", "--namespace", default="default")
+    build_help = "build the control plane's programs now (once; `up` does it when needed)"
+    commands.add_parser("build", help=build_help, description=build_help).set_defaults(run=build)
+
+
+def _add(commands: Groups, name: str, run: Command, text: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.add_argument(
+        "--dir", type=Path, default=DEFAULT_DIRECTORY, help="the cluster's folder (default: %(default)s)"
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def progress(line: str) -> None:
+    """Show one line of progress on standard error."""
+    print(f"  {line}", file=sys.stderr, flush=True)
+
+
+def up(given: argparse.Namespace) -> int:
+    """Start a cluster that stays."""
+    began = time.monotonic()
+    cluster = LocalCluster(given.dir)
+    cluster.start(progress)
+    print(f"The cluster is up after {time.monotonic() - began:.0f} s. Talk to it:")
+    print(f"  export KUBECONFIG={cluster.kubeconfig}")
+    print("  kubectl get pods -A")
+    print(f"Logs are in {cluster.log_directory}; `headroom local down` ends it.")
+    return 0
+
+
+def down(given: argparse.Namespace) -> int:
+    """End the cluster; it is no failure that none runs."""
+    cluster = LocalCluster(given.dir)
+    was_there = bool(cluster.processes())
+    cluster.stop()
+    print("The cluster is down." if was_there else f"No cluster runs in {cluster.directory}.")
+    return 0
+
+
+def status(given: argparse.Namespace) -> int:
+    """Say whether it runs."""
+    try:
+        cluster = LocalCluster.attach(given.dir)
+    except NotRunningError as error:
+        print(error)
+        return 1
+    print(f"running     {cluster.url}, {len(cluster.processes())} processes")
+    print(f"kubeconfig  {cluster.kubeconfig}")
+    print(f"logs        {cluster.log_directory}")
+    return 0
+
+
+def kubeconfig(given: argparse.Namespace) -> int:
+    """Print the path, for `KUBECONFIG=$(headroom local kubeconfig)`."""
+    print(LocalCluster.attach(given.dir).kubeconfig)
+    return 0
+
+
+def build(_: argparse.Namespace) -> int:
+    """Build, if need be."""
+    print(f"The control plane's programs are in {ensure_binaries(progress).etcd.parent}.")
+    return 0
+
+
+def logs_of(given: argparse.Namespace) -> int:
+    """Copy a container's log to standard output."""
+    cluster = LocalCluster(given.dir)
+    container = given.container or _only_container(cluster, given.namespace, given.pod)
+    log = cluster.container_log(given.namespace, given.pod, container)
+    try:
+        with log.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                sys.stdout.buffer.write(chunk)
+    except OSError as error:
+        message = f"no log of container {container} of pod {given.namespace}/{given.pod}: {error.strerror}"
+        raise LocalClusterError(message) from error
+    return 0
+
+
+def _only_container(cluster: LocalCluster, namespace: str, pod: str) -> str:
+    known = cluster.logged_containers(namespace, pod)
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        message = f"there is no log of a pod {namespace}/{pod} in {cluster.log_directory}"
+    else:
+        message = f"pod {namespace}/{pod} has several containers; choose one with -c: {', '.join(known)}"
+    raise LocalClusterError(message)

@@ -1,0 +1,44 @@
+"""Command `headroom`: parses the command line and hands over to one module a group of commands.
+
+Exit status: 0 done, 1 it could not be done (one line on standard error says why), 2 a bad command line.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from headroom_cli import local
+from headroom_cli.demo import main as demo
+from local_cluster.errors import LocalClusterError
+
+_INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the whole command line."""
+    whole = argparse.ArgumentParser(
+        prog="headroom", description="Headroom on this machine: a local cluster to try it in."
+    )
+    groups = whole.add_subparsers(required=True, metavar="GROUP")
+    local.add_commands(groups)
+    demo.add_parser(groups)
+    return whole
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    given = parser().parse_args(argv)
+    try:
+        return int(given.run(given))
+    except LocalClusterError as error:
+        print(f"headroom: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
