@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from headroom_cli import local
 from headroom_cli.demo import main as demo
+from headroom_cli.demo.failure import DemoError
 from local_cluster.errors import LocalClusterError
 
 _INTERRUPTED = 130
@@ -21,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     )
     groups = whole.add_subparsers(required=True, metavar="GROUP")
     local.add_commands(groups)
-    demo.add_parser(groups)
+    demo.add_commands(groups)
     return whole
 
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         return int(given.run(given))
-    except LocalClusterError as error:
+    except (LocalClusterError, DemoError) as error:
         print(f"headroom: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from headroom_cli.demo import coexistence, scenarios
 from headroom_cli.demo.api import condition, progress, wait_for
 from headroom_cli.demo.failure import DemoError
 from headroom_cli.demo.requests import show_requests
-from headroom_cli.demo.stage import OPERATOR_USER, Measurement, Stage
+from headroom_cli.demo.stage import Measurement, Stage
 from local_cluster.cluster import LocalCluster
 
 DEFAULT_DIRECTORY = Path(".local/demo")
@@ -39,33 +38,28 @@ SCENARIOS: tuple[scenarios.Scenario, ...] = (
 )
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `demo` to the command line."""
-    demo = commands.add_parser("demo", help="run the main job on a local cluster")
-    demo.add_argument(
-        "--dir", type=Path, default=DEFAULT_DIRECTORY, help="where the demo keeps its state (%(default)s)"
+def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the group `demo`."""
+    demo = groups.add_parser("demo", help="the main job on a local cluster")
+    commands = demo.add_subparsers(required=True, metavar="COMMAND")
+    begin = commands.add_parser("up", help="start it, show it, leave it up")
+    begin.add_argument(
+        "--check", action="store_true", help="verify every promise, print the figures, end it; exit 0 or 1"
     )
-    actions = demo.add_subparsers(dest="action", required=True)
-    up = actions.add_parser("up", help="start it and leave it up")
-    up.add_argument(
-        "--check", action="store_true", help="verify every promise, print the figures, end it, exit 0 or 1"
-    )
-    actions.add_parser("down", help="end it; no process is left")
-    demo.set_defaults(run=run)
+    begin.set_defaults(run=lambda given: check(given.dir) if given.check else up(given.dir))
+    finish = commands.add_parser("down", help="end it; no process is left")
+    finish.set_defaults(run=lambda given: down(given.dir))
+    for command in (begin, finish):
+        command.add_argument(
+            "--dir", type=Path, default=DEFAULT_DIRECTORY, help="the demo's folder (default: %(default)s)"
+        )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Carry out `headroom demo`; return the exit status."""
-    directory: Path = arguments.dir
-    try:
-        if arguments.action == "down":
-            LocalCluster.attach(directory).stop()
-            progress("The demo is down.")
-            return 0
-        return check(directory) if arguments.check else up(directory)
-    except DemoError as error:
-        sys.stderr.write(f"demo: {error}\n")
-        return 1
+def down(directory: Path) -> int:
+    """End the demo; one that is not up is no error."""
+    end(directory)
+    progress("The demo is down.")
+    return 0
 
 
 def up(directory: Path) -> int:
@@ -164,7 +158,7 @@ def show_objects(stage: Stage) -> None:
 
 def end(directory: Path) -> list[int]:
     """End the demo; return the process ids of it that are left."""
-    cluster = LocalCluster.attach(directory)
+    cluster = LocalCluster(directory)
     cluster.stop()
     return cluster.processes()
 
@@ -175,6 +169,3 @@ def print_measurements(measured: list[Measurement]) -> None:
     for entry in measured:
         goal = "" if entry.goal is None else f"{entry.goal:g}"
         progress(f"{entry.name:<36}{entry.value:>12.2f}{goal:>10} {entry.unit}")
-
-
-__all__ = ["OPERATOR_USER", "add_parser", "run"]
