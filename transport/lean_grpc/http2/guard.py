@@ -1,0 +1,46 @@
+"""Counts what a hostile peer makes us do for nothing. It decides when that is enough; it reads no clock.
+
+Counters start afresh with each `sweep`, so that a limit is a rate. Work that moves something pays for a few
+frames that do not: a peer that reads much sends many window updates.
+"""
+
+from lean_grpc.http2.codes import ErrorCode
+from lean_grpc.http2.errors import ProtocolError
+from lean_grpc.limits import Limits
+
+
+class FloodGuard:
+    """The flood counters of one connection."""
+
+    __slots__ = ("_early_resets", "_limits", "_unproductive", "useful")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._unproductive = 0
+        self._early_resets = 0
+        self.useful = 0
+
+    def note_unproductive(self) -> None:
+        """Count a frame that moves nothing.
+
+        Raises:
+            ProtocolError: ENHANCE_YOUR_CALM, once there are too many of them.
+        """
+        self._unproductive += 1
+        limits = self._limits
+        if self._unproductive > limits.unproductive_frames + limits.unproductive_per_useful * self.useful:
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing")
+
+    def note_early_reset(self) -> None:
+        """Count a stream that was reset, by the peer or for its fault, before it was answered.
+
+        Raises:
+            ProtocolError: ENHANCE_YOUR_CALM, once there are too many of them.
+        """
+        self._early_resets += 1
+        if self._early_resets > self._limits.early_resets:
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams reset before an answer")
+
+    def sweep(self) -> None:
+        """Begin a new interval."""
+        self._unproductive = self._early_resets = self.useful = 0

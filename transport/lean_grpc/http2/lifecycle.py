@@ -1,0 +1,293 @@
+"""How streams begin and end, what is remembered of them, windows by consumption, GOAWAY. No parsing."""
+
+from collections import OrderedDict
+from enum import IntEnum
+from typing import Final, Protocol
+
+from lean_grpc.http2 import codes
+from lean_grpc.http2.codes import ErrorCode
+from lean_grpc.http2.errors import MisuseError, ProtocolError, StreamError
+from lean_grpc.http2.fields import Field, Head
+from lean_grpc.http2.guard import FloodGuard
+from lean_grpc.http2.outbox import Outbox
+from lean_grpc.http2.states import (
+    CLOSED,
+    HALF_CLOSED_LOCAL,
+    HALF_CLOSED_REMOTE,
+    IDLE,
+    ON_RECEIVE_END,
+    ON_SEND_END,
+    Refusal,
+)
+from lean_grpc.http2.stream import Stream, StreamOwner
+from lean_grpc.limits import Limits
+
+REMEMBERED_STREAMS: Final = 256
+"""Closed streams whose end is remembered, to tell a late frame from a wrong one."""
+
+DRAIN_PING: Final = b"lean:end"
+"""Payload of the PING whose return shows that the peer has seen our first GOAWAY."""
+
+
+class ConnectionOwner(Protocol):
+    """The layer above, called for the connection."""
+
+    def on_stream(self, stream: Stream, head: Head, ended: bool) -> None:
+        """Take a stream that the peer opened; set `stream.owner`."""
+
+    def on_goaway(self, code: ErrorCode) -> None:
+        """Learn that the peer takes no new streams."""
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """Learn that a PING of ours came back."""
+
+    def on_room(self) -> None:
+        """Learn that a stream may be opened now: settings came, or a stream of ours closed."""
+
+
+class End(IntEnum):
+    """How a remembered stream ended."""
+
+    BOTH_SIDES = 0
+    RESET_BY_PEER = 1
+    RESET_BY_US = 2
+
+
+class StreamLifecycle:
+    """The streams of one connection. `Connection` adds the bytes."""
+
+    __slots__ = (
+        "_enough",
+        "_goaway_sent",
+        "_guard",
+        "_half_window",
+        "_limits",
+        "_next_id",
+        "_recent",
+        "_recv_window",
+        "acknowledged",
+        "fault",
+        "goaway_received",
+        "greeted",
+        "last_remote_id",
+        "outbox",
+        "owner",
+        "server",
+        "streams",
+    )
+
+    def __init__(self, *, server: bool, limits: Limits, owner: ConnectionOwner) -> None:
+        self.server = server
+        self.owner = owner
+        self.outbox = Outbox(limits, self._local_end)
+        self.streams: dict[int, Stream] = {}
+        self.fault: ProtocolError | None = None
+        self.greeted = False
+        self.acknowledged = False
+        self.goaway_received = False
+        self.last_remote_id = 0
+        self._limits = limits
+        self._guard = FloodGuard(limits)
+        self._goaway_sent: int | None = None
+        self._next_id = 1
+        self._recv_window = limits.connection_window
+        self._half_window = limits.connection_window // 2
+        self._enough = limits.stream_window // 2
+        self._recent: OrderedDict[int, End] = OrderedDict()
+
+    # What the local side asks for.
+
+    @property
+    def can_open(self) -> bool:
+        """Tell whether the peer takes one more stream of ours now."""
+        return (
+            self.greeted
+            and self.fault is None
+            and not self.goaway_received
+            and self._goaway_sent is None
+            and len(self.streams) < self.outbox.peer.max_concurrent_streams
+            and self._next_id <= codes.LARGEST_STREAM_ID
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Tell whether this connection will never take a new stream of ours again."""
+        return self.fault is not None or self.goaway_received or self._next_id > codes.LARGEST_STREAM_ID
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the connection has been drained: the final GOAWAY is out and no stream is left."""
+        return self._goaway_sent is not None and not self.streams
+
+    def open_stream(
+        self,
+        owner: StreamOwner,
+        steady: tuple[Field, ...],
+        varying: tuple[Field, ...] = (),
+        *,
+        end: bool = False,
+    ) -> Stream:
+        """Open a stream with a request head, as a client.
+
+        Raises:
+            MisuseError: `can_open` is false.
+        """
+        if self.server or not self.can_open:
+            raise MisuseError("no stream can be opened on this connection")
+        window = self.outbox.peer.initial_window
+        stream = Stream(self._next_id, IDLE, window, self._limits.stream_window)
+        stream.owner = owner
+        # A client's reset is never early: the flood guard counts what the peer does.
+        stream.answered = True
+        self._next_id += 2
+        self.streams[stream.id] = stream
+        self.outbox.headers(stream, steady, varying, end=end)
+        return stream
+
+    def consume(self, stream: Stream, size: int) -> None:
+        """Say that `size` bytes of a stream have been used; the peer may send as many again."""
+        stream.recv_due += size
+        if stream.recv_due > self._enough and stream.state not in (CLOSED, HALF_CLOSED_REMOTE):
+            self._lift_stream(stream)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream at once; its owner is not called. A closed stream is left alone."""
+        if stream.state == CLOSED:
+            return
+        if stream.state == IDLE:
+            # Its HEADERS still wait for the wire: the peer never learns of it, later ids close it (5.1.1).
+            self._forget(stream, End.RESET_BY_US)
+            return
+        self._forget(stream, End.RESET_BY_US)
+        self.outbox.control(codes.frame(codes.RST_STREAM, 0, stream.id, codes.UINT32.pack(code)))
+
+    def ping(self, payload: bytes) -> None:
+        """Ask the peer for a sign of life; `payload` is 8 bytes and comes back in `on_ping_ack`."""
+        self.outbox.control(codes.frame(codes.PING, 0, 0, payload))
+
+    def announce_drain(self) -> None:
+        """Say that no new streams should come, while those on their way are still taken (RFC 9113, 6.8)."""
+        self._goaway(codes.LARGEST_STREAM_ID if self.server else 0, ErrorCode.NO_ERROR, b"")
+        self.ping(DRAIN_PING)
+
+    def drain(self) -> None:
+        """Take no new streams from here on; those that were taken go on to their end."""
+        if self._goaway_sent is None:
+            self._goaway_sent = self.last_remote_id
+            self._goaway(self.last_remote_id, ErrorCode.NO_ERROR, b"")
+
+    def fail(self, fault: ProtocolError) -> None:
+        """End the connection for a fault: GOAWAY with its code, and every stream's owner learns of it."""
+        if self.fault is not None:
+            return
+        self.fault = fault
+        last = self.last_remote_id if self._goaway_sent is None else self._goaway_sent
+        self._goaway(last, fault.code, fault.reason.encode())
+        self._abandon(fault.code)
+
+    def lose(self) -> None:
+        """Learn that the socket is gone."""
+        if self.fault is None:
+            self.fault = ProtocolError(ErrorCode.CONNECT_ERROR, "the connection is lost")
+        self._abandon(ErrorCode.CONNECT_ERROR)
+
+    def sweep(self) -> None:
+        """Begin a new interval of the flood counters."""
+        self._guard.sweep()
+
+    # What frames lead to.
+
+    def _abandon(self, code: ErrorCode) -> None:
+        for stream in list(self.streams.values()):
+            if stream.state != CLOSED:
+                self._forget(stream, End.RESET_BY_US)
+                stream.owner.on_reset(code, True)
+
+    def _goaway(self, last: int, code: ErrorCode, reason: bytes) -> None:
+        payload = codes.UINT32.pack(last) + codes.UINT32.pack(code) + reason
+        self.outbox.control(codes.frame(codes.GOAWAY, 0, 0, payload))
+
+    def _is_idle(self, stream_id: int) -> bool:
+        """Tell whether neither side has ever used this id or a later one of the same side."""
+        if stream_id & 1:
+            return stream_id > self.last_remote_id if self.server else stream_id >= self._next_id
+        return True
+
+    def _stray(self, stream_id: int, what: str) -> None:
+        """Answer DATA or HEADERS on a stream that is not open (RFC 9113, 5.1, "closed", and 5.1.1)."""
+        if self._is_idle(stream_id):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"{what} on an idle stream")
+        end = self._recent.get(stream_id)
+        if end is End.BOTH_SIDES:
+            raise ProtocolError(ErrorCode.STREAM_CLOSED, f"{what} after END_STREAM")
+        if end is End.RESET_BY_PEER:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED, f"{what} after RST_STREAM")
+        beyond = self._goaway_sent is not None and stream_id > self._goaway_sent
+        if end is None and what == "HEADERS" and self.server and not beyond:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a stream id is used again")
+        self._guard.note_unproductive()
+
+    def _refuse(self, stream_id: int, refusal: int) -> Exception:
+        if refusal == Refusal.STREAM_STREAM_CLOSED:
+            return StreamError(stream_id, ErrorCode.STREAM_CLOSED, "a frame after END_STREAM")
+        return ProtocolError(ErrorCode.PROTOCOL_ERROR, "a frame that the state of its stream forbids")
+
+    def _end_faulty(self, fault: StreamError) -> None:
+        stream = self.streams.get(fault.stream_id)
+        self.outbox.control(codes.frame(codes.RST_STREAM, 0, fault.stream_id, codes.UINT32.pack(fault.code)))
+        if stream is None:
+            self._remember(fault.stream_id, End.RESET_BY_US)
+        else:
+            self._forget(stream, End.RESET_BY_US)
+            stream.owner.on_reset(fault.code, True)
+        # A fault is as cheap for the peer as a reset of its own, and as dear for us.
+        self._guard.note_early_reset()
+
+    def _local_end(self, stream: Stream) -> None:
+        stream.state = ON_SEND_END[stream.state]
+        if stream.state == CLOSED:
+            self._forget(stream, End.BOTH_SIDES)
+        elif self.server and stream.state == HALF_CLOSED_LOCAL:
+            # The answer is complete, the rest of the request is not wanted (RFC 9113, 8.1).
+            self.reset(stream, ErrorCode.NO_ERROR)
+
+    def _remote_end(self, stream: Stream) -> None:
+        stream.state = ON_RECEIVE_END[stream.state]
+        if stream.state == CLOSED:
+            self._forget(stream, End.BOTH_SIDES)
+
+    def _forget(self, stream: Stream, end: End) -> None:
+        stream.state = CLOSED
+        if self.streams.pop(stream.id, None) is None:
+            return
+        if stream.pending:
+            self.outbox.forget(stream)
+        self._remember(stream.id, end)
+        if not self.server:
+            self.owner.on_room()
+
+    def _remember(self, stream_id: int, end: End) -> None:
+        recent = self._recent
+        recent[stream_id] = end
+        if len(recent) > REMEMBERED_STREAMS:
+            recent.popitem(last=False)
+
+    def _count_content(self, stream: Stream, size: int, ended: bool) -> None:
+        """Hold a body against its content-length (RFC 9113, 8.1.1)."""
+        left = (stream.content_left or 0) - size
+        stream.content_left = left
+        if left < 0 or (ended and left):
+            raise StreamError(
+                stream.id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length says"
+            )
+
+    def _lift_stream(self, stream: Stream) -> None:
+        due, stream.recv_due = stream.recv_due, 0
+        stream.recv_window += due
+        self.outbox.control(codes.frame(codes.WINDOW_UPDATE, 0, stream.id, codes.UINT32.pack(due)))
+
+    def _lift_connection(self) -> None:
+        """Open the connection's window on receipt: a stream that waits must not stop its neighbours."""
+        due = self._limits.connection_window - self._recv_window
+        self._recv_window += due
+        self.outbox.control(codes.frame(codes.WINDOW_UPDATE, 0, 0, codes.UINT32.pack(due)))

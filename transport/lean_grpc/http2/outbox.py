@@ -1,0 +1,303 @@
+"""The sending half of a connection: framing, flow control, and what waits when a window or the wire is full.
+
+Frames that may go are appended to one list, which the shell takes and writes at once. Data and headers of a
+stream that may not go stay with their stream, in order, so that a peer that stops reading costs no more than
+the bounds in `limits`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lean_grpc.http2 import codes
+from lean_grpc.http2.codes import ErrorCode
+from lean_grpc.http2.errors import MisuseError, ProtocolError
+from lean_grpc.http2.fields import Field
+from lean_grpc.http2.header_blocks import HeaderEncoder
+from lean_grpc.http2.settings import PeerSettings
+from lean_grpc.http2.states import ON_SEND_DATA, ON_SEND_HEADERS
+from lean_grpc.http2.stream import Stream
+from lean_grpc.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
+
+_pack_header = codes.FRAME_HEADER.pack
+
+
+class Outbox:
+    """Frames on their way out.
+
+    `ended` is called when END_STREAM of a stream has been framed. `notify` is called when output appears
+    while the outbox is not corked; the owner of the socket then takes it soon.
+    """
+
+    __slots__ = (
+        "_control_bytes",
+        "_encoder",
+        "_ended",
+        "_flush_wanted",
+        "_limits",
+        "_output_high",
+        "corked",
+        "frames",
+        "notify",
+        "overflowing",
+        "paused",
+        "peer",
+        "queued",
+        "ripe",
+        "useful",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, limits: Limits, ended: Callable[[Stream], None]) -> None:
+        self._limits = limits
+        self._output_high = limits.output_high
+        self._ended = ended
+        self._encoder = HeaderEncoder()
+        self._control_bytes = 0
+        self._flush_wanted = False
+        self.peer = PeerSettings()
+        self.window = DEFAULT_WINDOW
+        self.frames: list[bytes | memoryview] = []
+        self.queued = 0
+        self.useful = 0
+        self.corked = False
+        self.paused = False
+        self.overflowing = False
+        self.waiting: dict[Stream, None] = {}
+        self.ripe = False
+        self.notify: Callable[[], None] = _nothing
+
+    def control(self, frame: bytes) -> None:
+        """Queue a frame that no window holds back."""
+        self.frames.append(frame)
+        if self.paused:
+            self._control_bytes += len(frame)
+            if self._control_bytes > self._limits.paused_control_bytes:
+                self.overflowing = True
+        if not self.corked:
+            self._want_flush()
+
+    def headers(
+        self, stream: Stream, steady: tuple[Field, ...], varying: tuple[Field, ...] = (), *, end: bool = False
+    ) -> None:
+        """Send a header list; it waits behind the data of its stream, and while the peer does not read.
+
+        Raises:
+            MisuseError: The stream's local side has ended.
+        """
+        if stream.finishing or ON_SEND_HEADERS[stream.state] < 0:
+            raise MisuseError("headers on a stream whose local side has ended")
+        stream.finishing = end
+        if stream.pending or self.paused:
+            self._queue(stream, (steady, varying, end), 0)
+        else:
+            self._emit_headers(stream, steady, varying, end)
+        if not self.corked:
+            self._want_flush()
+
+    def data(self, stream: Stream, chunks: Sequence[bytes], size: int, end: bool = False) -> bool:
+        """Send `chunks`, `size` bytes together; return False if the sender should await `on_writable`.
+
+        Raises:
+            MisuseError: The stream's local side has ended.
+        """
+        if stream.finishing or ON_SEND_DATA[stream.state] < 0:
+            raise MisuseError("data on a stream whose local side has ended")
+        if (
+            size <= stream.send_window
+            and size <= self.window
+            and size <= codes.DEFAULT_FRAME_SIZE
+            and not stream.pending
+            and not self.paused
+            and self.queued < self._output_high
+        ):
+            stream.send_window -= size
+            self.window -= size
+            self.queued += size
+            self.useful += 1
+            stream.answered = True
+            self.frames.append(_pack_header(size >> 8, size & 0xFF, 0, 1 if end else 0, stream.id))
+            self.frames += chunks
+            if end:
+                stream.finishing = True
+                self._ended(stream)
+            if not self.corked:
+                self._want_flush()
+            return True
+        stream.finishing = end
+        self._queue(stream, b"".join(chunks), size, end=end)
+        self._emit_waiting(stream)
+        if not self.corked:
+            self._want_flush()
+        if stream.pending_bytes < self._limits.stream_send_high:
+            return True
+        stream.blocked = True
+        return False
+
+    def forget(self, stream: Stream) -> None:
+        """Drop what a stream still had to send."""
+        stream.pending = None
+        stream.pending_bytes = 0
+        self.waiting.pop(stream, None)
+
+    def lift_window(self, increment: int) -> None:
+        """Take a WINDOW_UPDATE for the connection.
+
+        Raises:
+            ProtocolError: The window would grow beyond 2**31-1.
+        """
+        self.window += increment
+        self.ripe = True
+        if self.window > MAX_WINDOW:
+            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "connection window above 2**31-1")
+
+    def lift_stream(self, stream: Stream, increment: int) -> None:
+        """Take a change of one stream's window, which the caller has checked, and send what it lets go."""
+        stream.send_window += increment
+        if stream.pending:
+            self._emit_waiting(stream)
+
+    def resize_table(self, size: int) -> None:
+        """Follow a header table size that the peer named."""
+        self._encoder.resize(size)
+
+    def take(self) -> bytes:
+        """Return all output that may be written now, and forget it."""
+        self._flush_wanted = False
+        if self.ripe and not self.paused and self.queued < self._output_high:
+            self._pump()
+        frames = self.frames
+        if not frames:
+            return b""
+        out = b"".join(frames)
+        frames.clear()
+        self.queued = 0
+        return out
+
+    def pause(self) -> None:
+        """Hold data and headers back: the wire takes no more."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let them go again."""
+        self.paused = False
+        self.ripe = True
+        self._control_bytes = 0
+        self._want_flush()
+
+    def _want_flush(self) -> None:
+        if not self._flush_wanted:
+            self._flush_wanted = True
+            self.notify()
+
+    def _queue(
+        self,
+        stream: Stream,
+        item: bytes | tuple[tuple[Field, ...], tuple[Field, ...], bool],
+        size: int,
+        *,
+        end: bool = False,
+    ) -> None:
+        if stream.pending is None:
+            stream.pending = deque()
+        stream.pending.append(item)
+        if end:
+            # An empty tuple of lists is how the queue says: END_STREAM belongs on the data before it.
+            stream.pending.append(((), (), True))
+        stream.pending_bytes += size
+        self.waiting[stream] = None
+        self.ripe = True
+
+    def _pump(self) -> None:
+        """Give each waiting stream one frame in turn, until nothing may go."""
+        corked, self.corked = self.corked, True
+        # Until something changes, the next pass would find the same: windows are shut or nothing waits.
+        self.ripe = False
+        progress = True
+        while progress and self.waiting and not self.paused:
+            progress = False
+            for stream in list(self.waiting):
+                if self.queued >= self._output_high:
+                    self.ripe = True
+                    self.corked = corked
+                    return
+                if self._emit_one(stream):
+                    progress = True
+        self.corked = corked
+
+    def _emit_waiting(self, stream: Stream) -> None:
+        while not self.paused and self.queued < self._output_high and self._emit_one(stream):
+            pass
+
+    def _emit_one(self, stream: Stream) -> bool:
+        """Frame the next item of a stream; return whether there was one that may go."""
+        pending = stream.pending
+        if not pending:
+            return False
+        item = pending[0]
+        if isinstance(item, tuple):
+            pending.popleft()
+            self._settle(stream)
+            self._emit_headers(stream, *item)
+            return True
+        room = min(stream.send_window, self.window, self.peer.max_frame_size, self._output_high)
+        size = len(item)
+        if room <= 0 < size:
+            return False
+        if 0 < room < size:
+            view = memoryview(item)
+            pending[0] = view[room:]
+            item, size = view[:room], room
+        else:
+            pending.popleft()
+        end = bool(pending) and pending[0] == ((), (), True)
+        if end:
+            pending.popleft()
+        stream.send_window -= size
+        self.window -= size
+        self.queued += size
+        self.useful += 1
+        stream.answered = True
+        stream.pending_bytes -= size
+        self.frames.append(_pack_header(size >> 8, size & 0xFF, 0, 1 if end else 0, stream.id))
+        self.frames.append(item)
+        self._settle(stream)
+        if end:
+            self._ended(stream)
+        elif stream.blocked and stream.pending_bytes <= self._limits.stream_send_low:
+            stream.blocked = False
+            stream.owner.on_writable()
+        return True
+
+    def _settle(self, stream: Stream) -> None:
+        if not stream.pending:
+            stream.pending = None
+            self.waiting.pop(stream, None)
+
+    def _emit_headers(
+        self, stream: Stream, steady: tuple[Field, ...], varying: tuple[Field, ...], end: bool
+    ) -> None:
+        block = self._encoder.encode(steady, varying)
+        size = len(block)
+        stream.state = ON_SEND_HEADERS[stream.state]
+        if size <= codes.DEFAULT_FRAME_SIZE:
+            flags = codes.END_HEADERS | codes.END_STREAM if end else codes.END_HEADERS
+            self.frames.append(_pack_header(size >> 8, size & 0xFF, codes.HEADERS, flags, stream.id) + block)
+        else:
+            self._emit_long_block(stream, block, end)
+        self.queued += size
+        if end:
+            self._ended(stream)
+
+    def _emit_long_block(self, stream: Stream, block: bytes, end: bool) -> None:
+        step = codes.DEFAULT_FRAME_SIZE
+        kind, flags = codes.HEADERS, codes.END_STREAM if end else 0
+        for at in range(0, len(block), step):
+            if at + step >= len(block):
+                flags |= codes.END_HEADERS
+            self.frames.append(codes.frame(kind, flags, stream.id, block[at : at + step]))
+            kind, flags = codes.CONTINUATION, 0
+
+
+def _nothing() -> None:
+    """Stand in until the shell has said whom to notify."""
