@@ -26,7 +26,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Our own proxy pings twice a second: that is how it notices a frozen picker. The streams bound the cost.
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.max_pings_without_data", 0),
 )
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
