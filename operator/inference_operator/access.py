@@ -17,6 +17,7 @@ from inference_operator.kinds import (
 from inference_operator.observation import Access
 
 _WATCH_VERBS = frozenset({"list", "watch"})
+_KEEP_VERBS = _WATCH_VERBS | {"patch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
     access = Access(
         served=frozenset(kind for kind in served if kind in used),
         denied=tuple(_spelled(denied)),
+        blind=frozenset(kind for kind, missing in rights.items() if _KEEP_VERBS & missing),
         objectives=objectives,
     )
     return Reach(access=access, watchable=frozenset(watched))

@@ -1,17 +1,16 @@
 """Making the cluster what the plan says: writes only where something differs."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inference_operator import reasons
+from inference_operator import metrics, reasons
 from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
 from inference_operator.desired.intent import Intent
-from inference_operator.drift import drift
+from inference_operator.drift import drift, owned_fields
 from inference_operator.kinds import PICKER, SERVICE, Kind, Object
-from inference_operator.naming import FIELD_MANAGER
+from inference_operator.naming import FIELD_MANAGER, pool_of
 from inference_operator.observation import ChildKey, Failure, Observation
 from inference_operator.reasons import Finding
 
@@ -48,11 +47,16 @@ class Applier:
         outcome = Outcome()
         established = any(kind is not SERVICE for kind, _ in seen.children)
         for intent in intents:
+            if intent.kind in seen.access.blind:
+                continue
             live = self._live(seen, intent)
             moved = "missing" if live is None else drift(intent.body, live, FIELD_MANAGER)
             if moved is None:
                 continue
             try:
+                if live is None and not intent.claimed and await self._taken(seen, intent):
+                    outcome.failures.append(_taken_failure(intent))
+                    continue
                 await self._write(intent, live, outcome)
             except ApiError as error:
                 outcome.failures.append(_failure(intent, error))
@@ -63,6 +67,7 @@ class Applier:
             if outcome.lost_claim:
                 break
             action = "made" if live is None else "applied"
+            metrics.WRITES.labels(intent.kind.kind, "create" if live is None else "apply").inc()
             log.info(
                 "%s %s",
                 action,
@@ -85,9 +90,17 @@ class Applier:
             except ApiError as error:
                 failures.append(Failure(kind=kind, name=name, finding=_finding(kind, name, error)))
                 continue
+            metrics.WRITES.labels(kind.kind, "delete").inc()
             log.info("removed %s", kind.kind, extra={"pool": "/".join(seen.key), "object": name})
             self._cache.forget(kind, seen.namespace, name)
         return failures
+
+    async def _taken(self, seen: Observation, intent: Intent) -> bool:
+        """Return whether an object of that name exists that we never applied: it is not to be forced."""
+        found = await self._api.get(intent.kind, seen.namespace, intent.name)
+        return (
+            found is not None and pool_of(found) != seen.pool_name and not owned_fields(found, FIELD_MANAGER)
+        )
 
     def _live(self, seen: Observation, intent: Intent) -> Object | None:
         if intent.kind is PICKER:
@@ -133,6 +146,11 @@ class Applier:
         return body
 
 
+def _taken_failure(intent: Intent) -> Failure:
+    finding = reasons.NAME_TAKEN.say(kind=intent.kind.kind, name=intent.name)
+    return Failure(kind=intent.kind, name=intent.name, finding=finding)
+
+
 def _finding(kind: Kind, name: str, error: ApiError) -> Finding:
     if error.status == 409 and error.reason == "Conflict":
         return reasons.FIELD_CONFLICT.say(kind=kind.kind, name=name, message=error.message)
@@ -148,10 +166,6 @@ def _log_refusal(seen: Observation, intent: Intent, error: ApiError) -> None:
         "%s refused: %s",
         intent.kind.kind,
         error.message or error.reason,
-        extra={"pool": "/".join(seen.key), "object": intent.name, "body": _outline(intent.body)},
+        extra={"pool": "/".join(seen.key), "object": intent.name},
     )
 
-
-def _outline(body: Object) -> str:
-    """Return the intent's top-level keys, for a log line that never grows with a user's input."""
-    return json.dumps(sorted(body))

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from pydantic import ValidationError
+
 from inference_operator import metrics
 from inference_operator.access import Reach, look
 from inference_operator.api import Api, ApiError, ApiUnavailable
@@ -16,7 +18,7 @@ from inference_operator.apply import Applier
 from inference_operator.cache import Cache
 from inference_operator.connection import Connection
 from inference_operator.handlers import Watch
-from inference_operator.kinds import CRD, POOL, Kind, Object, PoolKey
+from inference_operator.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.observe import Reader
 from inference_operator.passes import Pass
 from inference_operator.queue import WorkQueue
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 _GATHER: Final = 0.05
 #: Back-off, in seconds, of watches that ended and of resyncs that failed.
 _RETRY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+#: A CRD of one of these groups, installed or removed, changes what we can do.
+_CRD_GROUPS: Final = frozenset({POOL.group, PICKER.group, *(kind.group for kind in OBJECTIVES)})
 #: Repairs in a row without one quiet pass after which somebody is working against us.
 _FIGHT: Final = 5
 
@@ -77,7 +81,8 @@ class Controller:
     def observe_event(self, kind: Kind, gone: bool, body: Object) -> None:
         """Take note of what a watch saw, and wake the pools that it concerns."""
         if kind is CRD:
-            self._resync_now.set()
+            if body.get("spec", {}).get("group") in _CRD_GROUPS:
+                self._resync_now.set()
             return
         keys = keys_of(kind, body, self._cache)
         news = self._cache.drop(kind, body) if gone else self._cache.put(kind, body)
@@ -107,7 +112,7 @@ class Controller:
         pool = "/".join(key)
         try:
             result = await self._pass.run(key)
-        except (ApiUnavailable, ApiError) as error:
+        except (ApiUnavailable, ApiError, ValidationError) as error:
             back_off = self._queue.failed(key, time.monotonic())
             metrics.PASSES.labels("error").inc()
             log.warning(
@@ -158,6 +163,11 @@ class Controller:
                 failures += 1
                 metrics.RESYNCS.labels("error").inc()
                 log.warning("resync failed: %s", error, extra={"again_in_seconds": delay})
+            except Exception:
+                # A fault of ours: the watches and workers go on meanwhile.
+                delay = _RETRY[-1]
+                metrics.RESYNCS.labels("fault").inc()
+                log.exception("resync broke", extra={"again_in_seconds": delay})
             self._resync_now.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._resync_now.wait(), delay)

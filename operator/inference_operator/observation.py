@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from inference_api import names
@@ -37,6 +37,8 @@ class Access:
     """Kinds that the API server serves."""
     denied: tuple[str, ...] = ()
     """Missing rights as "verb resource", sorted."""
+    blind: frozenset[Kind] = frozenset()
+    """Kinds that cannot be listed, watched or patched: nothing of them is made, for it could not be kept."""
     objectives: Kind | None = None
     """The kind of InferenceObjective in use: the first of the groups that is served."""
 
@@ -53,6 +55,8 @@ class Observation:
     """The pool as it came, for the fields that its type does not have."""
     picker_object: Object | None = None
     """The EndpointPicker named like the pool, whoever made it."""
+    picker: EndpointPicker | None = None
+    """The same, typed."""
     service: Object | None = None
     """The Service that the pool names, whoever made it; read live when the watch knows none."""
     children: Mapping[ChildKey, Object] = field(default_factory=dict)
@@ -65,6 +69,8 @@ class Observation:
     """Pods of our Deployments that are not ready; empty when all are."""
     absent_for: float = 0.0
     """Seconds for which the picker Service is known to have been absent; 0 while it exists."""
+    known_for: float = 0.0
+    """Seconds for which the pool is known to have named this picker."""
     access: Access = field(default_factory=Access)
 
     @property
@@ -98,9 +104,15 @@ class Observation:
     @property
     def spec(self) -> EndpointPickerSpec:
         """What the user wants of the picker; all defaults where there is no EndpointPicker."""
-        if self.picker_object is None:
-            return EndpointPickerSpec()
-        return EndpointPicker.model_validate(self.picker_object).spec
+        return EndpointPickerSpec() if self.picker is None else self.picker.spec
+
+    def with_picker(self, body: Object | None) -> "Observation":
+        """Return the observation with this EndpointPicker."""
+        return replace(
+            self,
+            picker_object=body,
+            picker=None if body is None else EndpointPicker.model_validate(body),
+        )
 
     @property
     def managed_annotation(self) -> str:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class Reader:
     """Makes an Observation for a pool's key."""
 
-    __slots__ = ("_absent_since", "_api", "_cache", "_clock", "_settings", "access")
+    __slots__ = ("_absent_since", "_api", "_cache", "_clock", "_known_since", "_settings", "access")
 
     def __init__(
         self, api: Api, cache: Cache, settings: Settings, clock: Callable[[], float] = time.monotonic
@@ -44,7 +44,8 @@ class Reader:
         self._cache = cache
         self._settings = settings
         self._clock = clock
-        self._absent_since: dict[tuple[PoolKey, str], float] = {}
+        self._absent_since: dict[PoolKey, tuple[str, float]] = {}
+        self._known_since: dict[PoolKey, tuple[str, float]] = {}
         self.access = Access()
         """What the API server lets us do; replaced in every resync."""
 
@@ -59,11 +60,10 @@ class Reader:
             now=datetime.now(UTC),
             pool=pool,
             pool_object=body,
-            picker_object=self._cache.get(PICKER, namespace, name),
             children=self._children(key),
             objectives=self._objectives(key),
             access=self.access,
-        )
+        ).with_picker(self._cache.get(PICKER, namespace, name))
         if pool is None or pool.metadata.deletion_timestamp is not None:
             self._forget(key)
             return seen
@@ -72,18 +72,11 @@ class Reader:
             seen,
             rivals=self._rivals(seen),
             service=service,
-            absent_for=self._absent_for(seen, service),
+            absent_for=self._since(self._absent_since, seen, begun=service is None),
+            known_for=self._since(self._known_since, seen, begun=True),
             endpoints=await self._endpoints(pool),
         )
         return replace(seen, picker_pods=await self._unready_pods(seen))
-
-    def pools_of(self, namespace: str, picker: str) -> list[PoolKey]:
-        """Return the pools of the namespace that name this picker."""
-        return [
-            (namespace, body["metadata"]["name"])
-            for body in self._cache.all(POOL, namespace)
-            if (body["spec"].get("endpointPickerRef") or {}).get("name") == picker
-        ]
 
     def _children(self, key: PoolKey) -> dict[ChildKey, Object]:
         namespace, name = key
@@ -142,17 +135,21 @@ class Reader:
                 return None
             raise
 
-    def _absent_for(self, seen: Observation, service: Object | None) -> float:
-        mark = (seen.key, seen.picker_name)
-        if service is not None:
-            self._absent_since.pop(mark, None)
+    def _since(self, marks: dict[PoolKey, tuple[str, float]], seen: Observation, *, begun: bool) -> float:
+        """Return for how many seconds something has held of the picker that the pool names."""
+        if not begun:
+            marks.pop(seen.key, None)
             return 0.0
         now = self._clock()
-        return now - self._absent_since.setdefault(mark, now)
+        name, since = marks.get(seen.key, (seen.picker_name, now))
+        if name != seen.picker_name:
+            since = now
+        marks[seen.key] = (seen.picker_name, since)
+        return now - since
 
     def _forget(self, key: PoolKey) -> None:
-        for mark in [mark for mark in self._absent_since if mark[0] == key]:
-            del self._absent_since[mark]
+        self._absent_since.pop(key, None)
+        self._known_since.pop(key, None)
 
     async def _endpoints(self, pool: InferencePool) -> EndpointTally:
         labels = pool.spec.selector.match_labels

@@ -12,7 +12,7 @@ from typing import Final
 from inference_api import names
 from inference_api.endpoint_picker import ProxyMode
 from inference_operator import reasons
-from inference_operator.kinds import DEPLOYMENT, Object
+from inference_operator.kinds import DEPLOYMENT, POOL, Object
 from inference_operator.naming import FIELD_MANAGER, LONGEST_SUFFIX
 from inference_operator.observation import Observation
 from inference_operator.reasons import Finding
@@ -111,6 +111,8 @@ def _takes_over(seen: Observation) -> bool:
 
 
 def _not_to_manage(seen: Observation) -> Verdict | None:
+    if seen.pool is None and POOL not in seen.access.served:
+        return Verdict(Stance.HANDS_OFF, reasons.KIND_NOT_INSTALLED.say(kind=POOL.kind))
     if seen.pool is None:
         return Verdict(Stance.HANDS_OFF, reasons.POOL_NOT_FOUND.say(pool=seen.pool_name))
     if seen.pool.metadata.deletion_timestamp is not None:
@@ -135,7 +137,7 @@ def _bad_reference(seen: Observation) -> Verdict | None:
             finding = reasons.INVALID_PICKER_NAME.say(name=ref.name, limit=limit)
     if finding is None:
         return None
-    return _settled(seen) or Verdict(Stance.UNWORKABLE, finding)
+    return _wait(seen, seen.known_for) or Verdict(Stance.UNWORKABLE, finding)
 
 
 def _name_taken(seen: Observation) -> Verdict | None:
@@ -149,7 +151,7 @@ def _name_taken(seen: Observation) -> Verdict | None:
     if elder is None or created is None or mine < elder[:2]:
         return None
     finding = reasons.PICKER_NAME_TAKEN.say(other=elder[2], name=seen.picker_name)
-    return _settled(seen) or Verdict(Stance.UNWORKABLE, finding)
+    return _wait(seen, seen.known_for) or Verdict(Stance.UNWORKABLE, finding)
 
 
 def _foreign_service(seen: Observation) -> Verdict | None:
@@ -176,17 +178,15 @@ def _foreign_service(seen: Observation) -> Verdict | None:
 def _still_waiting(seen: Observation) -> Verdict | None:
     if seen.service is not None or seen.child(DEPLOYMENT, seen.picker_name) is not None:
         return None
-    return _settled(seen)
+    return _wait(seen, seen.absent_for)
 
 
-def _settled(seen: Observation) -> Verdict | None:
-    """Wait before the first object is made for a pool: its user may be about to make one of that name."""
-    if _takes_over(seen) or (seen.picker_object is not None and seen.service is not None):
+def _wait(seen: Observation, passed: float) -> Verdict | None:
+    """Wait before anything is made for a pool: its user may be about to make an object of that name."""
+    left = TAKE_UP_WAIT - passed
+    if left <= 0 or _takes_over(seen):
         return None
-    left = TAKE_UP_WAIT - seen.absent_for
-    if left <= 0:
-        return None
-    finding = reasons.WAITING.say(service=seen.picker_name, seconds=TAKE_UP_WAIT)
+    finding = reasons.WAITING.say(service=seen.picker_name or "of a picker", seconds=TAKE_UP_WAIT)
     return Verdict(Stance.WAITING, finding, recheck_after=left)
 
 

@@ -57,7 +57,7 @@ class Pass:
         intents = desired(seen, verdict)
         outcome = await self._applier.carry_out(seen, intents)
         if outcome.lost_claim:
-            return Result(recheck_after=0.2)
+            return Result(refused=True)
         doomed = superfluous(seen, verdict, intents)
         outcome.failures += await self._applier.remove(seen, doomed)
         if doomed and verdict.stance is Stance.LET_GO:
@@ -78,8 +78,7 @@ class Pass:
     ) -> Observation:
         children = {key: body for key, body in seen.children.items() if key not in doomed}
         children |= {key: body for key, body in outcome.changed.items() if key[0] in CHILD_KINDS}
-        picker = self._cache.get(PICKER, *seen.key)
-        return replace(seen, children=children, picker_object=picker)
+        return replace(seen, children=children).with_picker(self._cache.get(PICKER, *seen.key))
 
     async def _tell_parents(self, seen: Observation, verdict: Verdict) -> None:
         parents = None if seen.pool_object is None else wanted_parents(seen, verdict)

@@ -98,6 +98,11 @@ FIELD_CONFLICT: Final = Reason(
     "FieldConflict",
     "{kind} {name} has fields that somebody else manages and Headroom does not force: {message}",
 )
+NAME_TAKEN: Final = Reason(
+    "NameTaken",
+    "There is a {kind} {name} that Headroom did not make: delete it, or give the pool's "
+    "spec.endpointPickerRef another name.",
+)
 CHANGED_BACK: Final = Reason(
     "ChangedBack",
     "{kind} {name} does not keep what was applied ({path}): see which admission webhook changes it.",

@@ -73,7 +73,8 @@ class Reporter:
     async def _tell_pool(self, seen: Observation, verdict: Verdict, report: Report) -> None:
         if verdict.stance in {Stance.HANDS_OFF, Stance.WAITING} or seen.pool is None:
             return
-        if seen.pool.metadata.annotations.get(PICKER_ANNOTATION) == report.word:
+        word = report.summary.reason
+        if seen.pool.metadata.annotations.get(PICKER_ANNOTATION) == word:
             return
         body = {
             "apiVersion": POOL.api_version,
@@ -83,13 +84,13 @@ class Reporter:
                 "name": seen.pool_name,
                 "namespace": seen.namespace,
                 "uid": seen.pool.metadata.uid,
-                "annotations": {PICKER_ANNOTATION: report.word},
+                "annotations": {PICKER_ANNOTATION: word},
             },
         }
         written = await self._api.apply(POOL, body, REPORT_MANAGER, force=False)
         self._cache.put(POOL, written)
         if seen.picker_object is None:
-            await self._event(seen, verdict.finding, good=False)
+            await self._event(seen, report.summary, good=word == reasons.READY.word)
 
     async def _tell_objective(
         self, seen: Observation, verdict: Verdict, objective: InferenceObjective

@@ -11,7 +11,6 @@ from inference_api.endpoint_picker import (
     READY,
     RESOLVED_REFS,
     EndpointCounts,
-    EndpointPicker,
     EndpointPickerStatus,
     ProxyMode,
 )
@@ -29,6 +28,10 @@ from inference_operator.rollout import Judgement, judge_deployment
 #: There only while the EndpointPicker asks for a proxy.
 PROXY_READY: Final = "ProxyReady"
 
+#: Reasons that every picker passes through while it starts.
+_STARTING: Final = frozenset(
+    reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
+)
 #: Stances in which a picker of ours may be running, so that its state says something.
 _RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
 
@@ -47,8 +50,8 @@ class Report:
     """All that is told about a pool."""
 
     status: EndpointPickerStatus
-    word: str
-    """What the pool's annotation says: Ready, or the reason of the first condition that is not True."""
+    summary: Finding
+    """Ready, or what the first condition that is not True says; its reason is the pool's annotation."""
     transitions: tuple[Transition, ...] = ()
 
 
@@ -72,7 +75,7 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
     kept = carry_times(conditions, held.conditions if held else ())
     return Report(
         status=_status(seen, verdict, kept),
-        word=judged[READY].finding.reason,
+        summary=judged[READY].finding,
         transitions=tuple(_transitions(kept, held.conditions if held else ())),
     )
 
@@ -88,6 +91,8 @@ def _accepted(seen: Observation, verdict: Verdict) -> Judgement:
 def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) -> Judgement:
     if verdict.stance not in {Stance.MANAGED, Stance.HELD}:
         return _not_judged()
+    if PICKER not in seen.access.served:
+        return Judgement("False", reasons.KIND_NOT_INSTALLED.say(kind=PICKER.kind))
     if seen.access.denied:
         return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(seen.access.denied)))
     if failures:
@@ -119,11 +124,11 @@ def _not_judged() -> Judgement:
 
 
 def _held_status(seen: Observation) -> EndpointPickerStatus | None:
-    return None if seen.picker_object is None else EndpointPicker.model_validate(seen.picker_object).status
+    return None if seen.picker is None else seen.picker.status
 
 
 def _generation(seen: Observation) -> int | None:
-    return None if seen.picker_object is None else seen.picker_object["metadata"].get("generation")
+    return None if seen.picker is None else seen.picker.metadata.generation
 
 
 def _conditions(seen: Observation, judged: dict[str, Judgement]) -> list[Condition]:
@@ -163,12 +168,19 @@ def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ..
 
 
 def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Iterable[Transition]:
-    """Yield what changed; the summary is left out, since one of the others says the same."""
+    """Yield what changed.
+
+    A summary that is not True is left out, since one of the others says the same; so is what merely is not
+    there yet while a picker starts.
+    """
     held: dict[str, tuple[ConditionStatus, str]] = {c.type: (c.status, c.reason) for c in before}
     for condition in now:
-        if condition.type == READY and condition.status != "True":
+        was, why = held.get(condition.type, ("Unknown", ""))
+        if condition.status == "Unknown" or (was, why) == (condition.status, condition.reason):
             continue
-        if condition.status == "Unknown" or held.get(condition.type) == (condition.status, condition.reason):
+        if condition.status == "False" and (
+            condition.type == READY or (condition.reason in _STARTING and was != "True")
+        ):
             continue
         yield Transition(
             type=condition.type,

@@ -46,7 +46,9 @@ def pool_cluster(*, http2: bool) -> Config:
         # Where no endpoint passes the check, the server may just not have that path: then all are tried.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "circuit_breakers": _wide_open(),
-        "typed_extension_protocol_options": _http_options(http2=http2, idle_timeout_s=_POOL_IDLE_S),
+        "typed_extension_protocol_options": _http_options(
+            {"http2_protocol_options" if http2 else "http_protocol_options": {}}, idle_timeout_s=_POOL_IDLE_S
+        ),
     }
 
 
@@ -99,7 +101,8 @@ def _override_host() -> Config:
 def picker_cluster(host: str, port: int) -> Config:
     """Return the picker: a dead one is out at its first failure, a frozen one within a second.
 
-    Its connections are closed when it fails the check, so that nothing waits for an answer that cannot come.
+    The health check keeps new requests away; unanswered pings end the streams that wait for a frozen picker,
+    which may pause for a second before that. The picker has to allow a ping every half second.
     """
     address = {"address": socket(host, port)}
     return {
@@ -144,11 +147,14 @@ def picker_cluster(host: str, port: int) -> Config:
         "transport_socket": extension(
             "envoy.transport_sockets.tls",
             "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            # The picker signs its own certificate, so there is nobody to ask about it.
+            # The picker signs its own certificate, so there is nobody to ask about it. No server name is
+            # sent: gRPC servers log an error for each one that their certificate does not hold.
             common_tls_context={"alpn_protocols": ["h2"]},
-            sni=host,
         ),
-        "typed_extension_protocol_options": _http_options(http2=True, idle_timeout_s=_PICKER_IDLE_S),
+        "typed_extension_protocol_options": _http_options(
+            {"http2_protocol_options": {"connection_keepalive": {"interval": "0.5s", "timeout": "1s"}}},
+            idle_timeout_s=_PICKER_IDLE_S,
+        ),
         "load_assignment": {
             "cluster_name": PICKER,
             "endpoints": [{"lb_endpoints": [{"endpoint": address}]}],
@@ -175,12 +181,11 @@ def _wide_open() -> Config:
     return {"thresholds": [dict.fromkeys(limits, _MAX_REQUESTS)]}
 
 
-def _http_options(*, http2: bool, idle_timeout_s: int) -> Config:
-    protocol = "http2_protocol_options" if http2 else "http_protocol_options"
+def _http_options(protocol: Config, *, idle_timeout_s: int) -> Config:
     kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     options = typed(
         kind,
         common_http_protocol_options={"idle_timeout": f"{idle_timeout_s}s"},
-        explicit_http_config={protocol: {}},
+        explicit_http_config=protocol,
     )
     return {kind: options}
