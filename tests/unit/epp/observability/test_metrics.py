@@ -1,0 +1,95 @@
+"""Metrics as a scraper reads them."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from endpoint_picker.body.usage import Usage
+from endpoint_picker.extproc.record import Ending, Record
+from endpoint_picker.observability.metrics import MAX_MODELS, PickerMetrics, PoolFigures
+from endpoint_picker.outcomes import Outcome
+
+
+def finished(
+    metrics: PickerMetrics, model: str = "m", outcome: Outcome = Outcome.PICKED, status: int = 200
+) -> None:
+    record = Record(10.0)
+    metrics.started()
+    record.model, record.outcome, record.endpoint = model, outcome, "a:1"
+    metrics.decided(record, 0.00015)
+    record.streaming, record.response_status, record.served_by = True, status, "b:1"
+    record.first_byte_at, record.last_byte_at, record.response_chunks = 10.1, 11.1, 3
+    record.usage = Usage(100, 11, 0)
+    record.ended_at = 11.2
+    record.ending = Ending.COMPLETED if outcome is Outcome.PICKED else Ending.REFUSED
+    metrics.ended(record)
+
+
+def value(metrics: PickerMetrics, name: str, **labels: str) -> float | None:
+    registry = CollectorRegistry()
+    metrics.register(registry)
+    return registry.get_sample_value(f"llm_d_epp_{name}", labels)
+
+
+M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
+
+
+def test_a_streamed_request_is_counted_and_timed() -> None:
+    metrics = PickerMetrics()
+    finished(metrics)
+    assert value(metrics, "request_total", **M) == 1
+    assert value(metrics, "request_running", **M) == 0
+    assert value(metrics, "extproc_streams_inflight") == 0
+    assert value(metrics, "request_ttft_seconds_bucket", **M, streaming="true", le="0.2") == 1
+    assert value(metrics, "request_ttft_seconds_bucket", **M, streaming="true", le="0.05") == 0
+    assert value(metrics, "request_streaming_tpot_seconds_bucket", **M, le="0.125") == 1
+    assert value(metrics, "request_input_tokens_sum", **M) == 100
+    assert value(metrics, "scheduler_e2e_duration_seconds_bucket", le="0.0002") == 1
+    assert value(metrics, "served_elsewhere_total") == 1
+    assert value(metrics, "exchanges_total", ending="completed") == 1
+
+
+def test_errors_by_code() -> None:
+    metrics = PickerMetrics()
+    finished(metrics, status=500)
+    finished(metrics, outcome=Outcome.SATURATED)
+    assert value(metrics, "request_error_total", **M, error_code="ModelServerError") == 1
+    assert value(metrics, "request_error_total", **M, error_code="ResourceExhausted") == 1
+    assert value(metrics, "decisions_total", outcome="rejected-saturated") == 1
+    assert value(metrics, "request_running", **M) == 0
+
+
+def test_a_stream_that_ends_before_a_decision_counts_no_request() -> None:
+    metrics = PickerMetrics()
+    metrics.started()
+    record = Record(1.0)
+    record.ending = Ending.DISCONNECTED
+    metrics.ended(record)
+    assert value(metrics, "exchanges_total", ending="disconnected") == 1
+    assert value(metrics, "extproc_streams_inflight") == 0
+
+
+def test_invented_model_names_do_not_grow_the_page() -> None:
+    metrics = PickerMetrics()
+    for number in range(MAX_MODELS + 50):
+        finished(metrics, model=f"m{number}")
+    finished(metrics, model="x" * 10_000)
+    other = {**M, "model_name": "other", "target_model_name": "other"}
+    assert value(metrics, "request_total", **other) == 51
+
+
+def test_pool_gauges_are_read_when_asked_for() -> None:
+    metrics = PickerMetrics()
+    pool = [PoolFigures(1)]
+    metrics.read_pool("p", lambda: pool[0])
+    pool[0] = PoolFigures(3, average_queue_size=1.5)
+    assert value(metrics, "ready_endpoints", name="p") == 3
+    assert value(metrics, "average_queue_size", name="p") == 1.5
+
+
+def test_the_page_is_well_formed() -> None:
+    metrics = PickerMetrics()
+    finished(metrics)
+    registry = CollectorRegistry()
+    metrics.register(registry)
+    page = generate_latest(registry).decode()
+    assert "# TYPE llm_d_epp_request_duration_seconds histogram" in page
+    assert 'le="+Inf"' in page
