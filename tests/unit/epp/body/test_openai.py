@@ -89,7 +89,7 @@ def test_responses_input_is_text_or_items() -> None:
 
 
 def test_an_unknown_path_is_read_by_its_fields() -> None:
-    assert prompt("/v1/rerank", input="x") == b"x"
+    assert b"x" in prompt("/v1/rerank", input="x")
     assert prompt("/v1/else", messages=TURNS) == prompt(CHAT, messages=TURNS)
     assert prompt("/v1/else", texts=["x"]) == b""
 
@@ -108,23 +108,25 @@ def test_deep_nesting_is_refused_wherever_it_is() -> None:
             parse(CHAT, f'{{"model": "m", "{field}": {deep}}}'.encode())
 
 
+def refusal(path: str, body: bytes) -> str:
+    try:
+        parse(path, body)
+    except InvalidBodyError as error:
+        return str(error)
+    return ""
+
+
 def test_moderate_nesting_either_parses_or_is_refused() -> None:
     for depth in (50, 300, 900, 1500):
         deep = "[" * depth + "]" * depth
         for path, field in ((COMPLETIONS, "prompt"), (CHAT, "messages"), (CHAT, "tools")):
             body = f'{{"model": "m", "messages": [], "{field}": {deep}}}'.encode()
-            try:
-                parse(path, body)
-            except InvalidBodyError as error:
-                assert "nested too deeply" in str(error)
+            assert refusal(path, body) in {"", "the request body is nested too deeply"}
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
-    try:
-        parse(COMPLETIONS, body)
-    except InvalidBodyError as error:
-        assert str(error)
+    assert refusal(COMPLETIONS, body)  # a model is not found by chance
 
 
 @pytest.mark.parametrize(

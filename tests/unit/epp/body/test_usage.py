@@ -11,7 +11,7 @@ from endpoint_picker.body.usage import MAX_KEPT_BYTES, DocumentUsage, StreamUsag
 
 
 def counts(usage: Usage | None) -> tuple[int, int, int] | None:
-    return usage and (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    return (usage.input_tokens, usage.output_tokens, usage.cached_tokens) if usage else None
 
 
 def read(reader: UsageReader, *chunks: bytes) -> tuple[int, int, int] | None:

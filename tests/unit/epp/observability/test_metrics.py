@@ -23,7 +23,7 @@ def finished(
     metrics.ended(record)
 
 
-def value(metrics: PickerMetrics, name: str, **labels: str) -> float | None:
+def value(metrics: PickerMetrics, name: str, /, **labels: str) -> float | None:
     registry = CollectorRegistry()
     metrics.register(registry)
     return registry.get_sample_value(f"llm_d_epp_{name}", labels)
