@@ -128,6 +128,9 @@ class PageReader:
 
         Several series of one name are data-parallel ranks behind one port: counts add up, usage is the mean.
         """
+        if not page.startswith(b"#"):
+            # Every line is looked for by the line break before it; real pages start with a comment.
+            page = b"\n" + page
         waiting, running, usage, block_size, num_blocks = self._finders
         used, series = usage.total(page) if usage else (_UNKNOWN, 0)
         size = 0 if block_size is None else _whole(block_size.total(page)[0])

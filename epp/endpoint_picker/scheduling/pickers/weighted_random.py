@@ -1,10 +1,15 @@
 """weighted-random-picker: a candidate with a chance in proportion to its score."""
 
+from typing import Final
+
 import numpy as np
 
 from endpoint_picker.datalayer.table import Floats, Rows
 from endpoint_picker.scheduling.pickers.params import PickerParams, highest
 from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+
+#: Scores up to this count as 0: nobody is meant to win once in a billion, and the division stays finite.
+NEGLIGIBLE: Final = 1e-9
 
 
 class WeightedRandomPicker(Plugin):
@@ -20,7 +25,7 @@ class WeightedRandomPicker(Plugin):
     def pick(self, scores: Floats, rng: RandomSource) -> Rows:
         """Return positions in sampled order."""
         draw = rng.random(scores.size)
-        positive = scores > 0.0
+        positive = scores > NEGLIGIBLE
         if not positive.any():
             return highest(draw, self._count)
         # log(U)/score orders as U^(1/score) does and cannot underflow; U is in (0, 1] here.

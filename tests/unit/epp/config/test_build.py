@@ -1,0 +1,203 @@
+"""Reading an EndpointPickerConfig: defaults, what it makes, and faults told by path."""
+
+import pytest
+
+from endpoint_picker.config.build import PickerConfig, build
+from endpoint_picker.config.durations import seconds
+from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.config.registry import Registry
+from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
+
+REGISTRY = Registry.installed()
+PROFILE = """
+plugins: [{{type: {kind}}}]
+schedulingProfiles: [{{name: d, plugins: [{{pluginRef: {kind}, weight: {weight}}}]}}]
+"""
+
+
+def built(text: str) -> PickerConfig:
+    return build(text, REGISTRY)
+
+
+def weights(config: PickerConfig) -> dict[str, float]:
+    return {each.name: each.weight for each in config.profile.scorers}
+
+
+@pytest.mark.parametrize("text", ["", "  \n", DEFAULT_PICKER_CONFIG])
+def test_the_default(text: str) -> None:
+    config = built(text)
+    assert weights(config) == {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
+    assert config.profile.name == "default"
+    assert config.profile.needs_prompt
+    assert config.scrape is not None
+    assert config.scrape.source.path == "/metrics"
+    assert config.warnings == ()
+
+
+def test_json_and_the_older_group_are_read() -> None:
+    config = built('{"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig"}')
+    assert weights(config) == {}
+    assert "llm-d.ai/v1alpha1" in config.warnings[0]
+
+
+def test_without_profiles_one_holds_all_plugins_in_order() -> None:
+    config = built(
+        "plugins: [{type: load-aware-scorer}, {type: queue-scorer, name: q}, {type: random-picker}]"
+    )
+    assert weights(config) == {"load-aware-scorer": 1, "q": 1}
+    assert not config.profile.needs_prompt
+
+
+def test_an_instance_is_referred_to_by_its_name() -> None:
+    config = built("""
+plugins:
+- {type: load-aware-scorer, name: soft, parameters: {threshold: 10}}
+- {type: load-aware-scorer, name: hard}
+- {type: single-profile-handler}
+schedulingProfiles: [{name: mine, plugins: [{pluginRef: soft, weight: 0.5}, {pluginRef: hard}]}]
+""")
+    assert config.profile.name == "mine"
+    assert weights(config) == {"soft": 0.5, "hard": 1}
+
+
+def test_settings_of_the_built_in_parts_are_read() -> None:
+    config = built("""
+plugins:
+- type: approx-prefix-cache-producer
+  parameters: {blockSize: 128, maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 10}
+- {type: metrics-data-source, parameters: {path: /prom}}
+- {type: core-metrics-extractor, parameters: {defaultEngine: sglang}}
+- {type: utilization-detector, name: full, parameters: {queueDepthThreshold: 1}}
+dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]}
+flowControl: {saturationDetector: {pluginRef: full}}
+featureGates: ["flowControl=false"]
+""")
+    assert config.prefix.block_size_tokens == 128
+    assert config.prefix.max_tokens == 1280
+    assert config.scrape is not None
+    assert config.scrape.source.path == "/prom"
+    assert config.scrape.extractor.default_engine == "sglang"
+
+
+def test_scraping_can_be_left_out() -> None:
+    assert built("dataLayer: {injectDefaults: false}").scrape is None
+
+
+def test_renamed_types_are_read_with_a_warning() -> None:
+    config = built("plugins: [{type: by-label-selector, parameters: {matchLabels: {a: b}}}]")
+    assert len(config.profile.filters) == 1
+    assert "label-selector-filter" in config.warnings[0]
+
+
+def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
+    config = built(
+        "plugins: [{type: utilization-detector}]\nsaturationDetector: {pluginRef: utilization-detector}"
+    )
+    assert "flowControl.saturationDetector" in config.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        pytest.param("plugins: [", "", "not YAML at line", id="not YAML"),
+        pytest.param("- a", "", "mapping", id="a list"),
+        pytest.param("kind: Pod", "kind", "EndpointPickerConfig", id="another kind"),
+        pytest.param("apiVersion: v2", "apiVersion", "llm-d.ai/v1alpha1", id="another version"),
+        pytest.param("plugin: []", "plugin", "unknown key", id="unknown key"),
+        pytest.param("plugins: [{name: a}]", "plugins[0].type", "required", id="no type"),
+        pytest.param(
+            "plugins: [{type: a-scorer}]", "plugins[0].type", "known types: active-request", id="unknown type"
+        ),
+        pytest.param(
+            "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
+            "plugins[1].name",
+            "its own name",
+            id="one name twice",
+        ),
+        pytest.param(
+            "plugins: [{type: queue-scorer, parameters: {speed: 1}}]",
+            "plugins[0].parameters.speed",
+            "unknown key",
+            id="unknown parameter",
+        ),
+        pytest.param(
+            "plugins: [{type: load-aware-scorer, parameters: {threshold: -1}}]",
+            "plugins[0].parameters.threshold",
+            "greater than 0",
+            id="parameter out of range",
+        ),
+        pytest.param(
+            "schedulingProfiles: [{name: d, plugins: [{pluginRef: q}]}]",
+            "schedulingProfiles[0].plugins[0].pluginRef",
+            'no plugin is named "q"',
+            id="dangling reference",
+        ),
+        pytest.param(
+            "plugins: [{type: random-picker}, {type: max-score-picker}]",
+            "schedulingProfiles[0].plugins",
+            "more than one picker",
+            id="two pickers",
+        ),
+        pytest.param(
+            PROFILE.format(kind="random-picker", weight=1),
+            "schedulingProfiles[0].plugins[0].weight",
+            "no scorer",
+            id="weight of a picker",
+        ),
+        pytest.param(
+            PROFILE.format(kind="queue-scorer", weight=-1),
+            "schedulingProfiles[0].plugins[0].weight",
+            "greater than or equal to 0",
+            id="negative weight",
+        ),
+        pytest.param(
+            "schedulingProfiles: [{name: a}, {name: b}]", "schedulingProfiles", "keep one", id="two profiles"
+        ),
+        pytest.param(
+            "flowControl: {maxRequests: 5}", "flowControl.maxRequests", "does not act on", id="not acted on"
+        ),
+        pytest.param("featureGates: [flowControl]", "featureGates[0]", "cannot be switched on", id="gate on"),
+        pytest.param("featureGates: [x=false]", "featureGates[0]", "unknown feature gate", id="unknown gate"),
+        pytest.param(
+            "plugins: [{type: queue-scorer}]\nflowControl: {saturationDetector: {pluginRef: queue-scorer}}",
+            "flowControl.saturationDetector.pluginRef",
+            "no saturation detector",
+            id="scorer as detector",
+        ),
+        pytest.param(
+            "plugins: [{type: queue-scorer}]\ndataLayer: {sources: [{pluginRef: queue-scorer}]}",
+            "dataLayer.sources[0].pluginRef",
+            "metrics-data-source",
+            id="scorer as source",
+        ),
+        pytest.param("# " + "x" * (1 << 20), "", "longer than", id="too long"),
+    ],
+)
+def test_faults_name_the_path_and_what_to_do(text: str, path: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        built(text)
+    assert caught.value.path == path
+    assert words in str(caught.value)
+
+
+def test_a_plugin_that_cannot_be_imported_is_a_fault_of_the_configuration() -> None:
+    def broken() -> object:
+        raise ImportError("no module named torch")
+
+    with pytest.raises(ConfigError, match=r"plugins\[0\]\.type: .*torch"):
+        build("plugins: [{type: x}]", Registry({"x": broken}))
+    with pytest.raises(ConfigError, match="not a subclass"):
+        build("plugins: [{type: x}]", Registry({"x": lambda: dict}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("200ms", 0.2), ("1m30s", 90), ("0", 0), ("1.5h", 5400), ("0s", 0), ("10us", 1e-5)]
+)
+def test_durations(text: str, expected: float) -> None:
+    assert seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1 s", "1s ", "1d", "9" * 100 + "s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        seconds(text)

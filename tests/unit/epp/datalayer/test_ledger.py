@@ -1,0 +1,146 @@
+"""The ledger: conserved whatever the order of reservations, scrapes, releases and changes of the pool."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+from endpoint_picker.request import Pick
+
+
+def table_of(*numbers: int) -> EndpointTable:
+    table = EndpointTable()
+    table.replace(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in numbers)
+    return table
+
+
+def picked(table: EndpointTable, row: int, tokens: int = 10) -> Pick:
+    return Pick(destination="", endpoint="", row=row, generation=int(table.generation[row]), tokens=tokens)
+
+
+def test_a_reservation_is_seen_by_the_scrape_that_starts_after_it() -> None:
+    table = table_of(1)
+    ledger, row = Ledger(table), int(table.ready_rows[0])
+    before, during = picked(table, row), picked(table, row)
+    ledger.reserve(before)
+    ledger.scrape_started(row)
+    ledger.reserve(during)
+    assert table.unseen[row] == 2
+    ledger.scrape_succeeded(row)
+    assert table.unseen[row] == 1
+    ledger.release(before)
+    assert (table.unseen[row], table.inflight_requests[row]) == (1, 1)
+    ledger.release(during)
+    assert (table.unseen[row], table.inflight_requests[row]) == (0, 0)
+
+
+def test_a_failed_scrape_leaves_reservations_unseen() -> None:
+    table = table_of(1)
+    ledger, row = Ledger(table), int(table.ready_rows[0])
+    ledger.reserve(picked(table, row))
+    ledger.scrape_started(row)
+    ledger.scrape_started(row)
+    assert table.unseen[row] == 1
+
+
+def test_release_happens_once_and_frees_the_tokens_of_a_prompt_never_computed() -> None:
+    table = table_of(1)
+    ledger, row = Ledger(table), int(table.ready_rows[0])
+    pick = picked(table, row, tokens=100)
+    ledger.reserve(pick)
+    assert ledger.release(pick)
+    assert not ledger.release(pick)
+    ledger.computed(pick)
+    assert (table.inflight_requests[row], table.inflight_tokens[row], ledger.held) == (0, 0, 0)
+
+
+def test_an_old_pick_does_not_touch_the_rows_next_tenant() -> None:
+    table = table_of(1)
+    ledger, row = Ledger(table), int(table.ready_rows[0])
+    old = picked(table, row)
+    ledger.reserve(old)
+    table.replace([])
+    table.replace([Endpoint("new", "default", "10.0.0.2", 8000)])
+    assert table.ready_rows.tolist() == [row]
+    new = picked(table, row)
+    ledger.reserve(new)
+    ledger.computed(old)
+    ledger.release(old)
+    assert (table.inflight_requests[row], table.inflight_tokens[row], table.unseen[row]) == (1, 10, 1)
+    assert ledger.held == 1
+
+
+class LedgerHistory(RuleBasedStateMachine):
+    """Random histories against plain counting."""
+
+    picks = Bundle("picks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = set(range(1, 4))
+        self.table = table_of(*self.numbers)
+        self.ledger = Ledger(self.table)
+        self.held: dict[Pick, int] = {}
+        """Held picks, and the scrapes of their row that had started when they were made."""
+        self.started: dict[tuple[int, int], int] = {}
+        self.seen: dict[tuple[int, int], int] = {}
+
+    def tenant(self, row: int) -> tuple[int, int]:
+        return row, int(self.table.generation[row])
+
+    def row(self, choice: int) -> int:
+        rows = self.table.ready_rows.tolist()
+        return int(rows[choice % len(rows)])
+
+    @rule(target=picks, choice=st.integers(0, 50), tokens=st.integers(0, 1000))
+    def reserve(self, choice: int, tokens: int) -> Pick:
+        row = self.row(choice)
+        pick = picked(self.table, row, tokens)
+        self.ledger.reserve(pick)
+        self.held[pick] = self.started.get(self.tenant(row), 0)
+        return pick
+
+    @rule(pick=picks)
+    def compute(self, pick: Pick) -> None:
+        self.ledger.computed(pick)
+
+    @rule(pick=picks)
+    def release_maybe_again(self, pick: Pick) -> None:
+        assert self.ledger.release(pick) == (self.held.pop(pick, None) is not None)
+
+    @rule(pick=consumes(picks))
+    def release_and_forget(self, pick: Pick) -> None:
+        self.ledger.release(pick)
+        self.held.pop(pick, None)
+
+    @rule(choice=st.integers(0, 50))
+    def start_scrape(self, choice: int) -> None:
+        row = self.row(choice)
+        self.ledger.scrape_started(row)
+        self.started[self.tenant(row)] = self.started.get(self.tenant(row), 0) + 1
+
+    @rule(choice=st.integers(0, 50))
+    def finish_scrape(self, choice: int) -> None:
+        row = self.row(choice)
+        if self.started.get(self.tenant(row)):
+            self.ledger.scrape_succeeded(row)
+            self.seen[self.tenant(row)] = self.started[self.tenant(row)]
+
+    @rule(numbers=st.sets(st.integers(1, 40), min_size=1))
+    def change_pool(self, numbers: set[int]) -> None:
+        self.table.replace(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in numbers)
+
+    @invariant()
+    def agrees_with_counting(self) -> None:
+        assert self.ledger.held == len(self.held) == self.ledger.reserved - self.ledger.released
+        for row in self.table.ready_rows.tolist():
+            mine = [p for p in self.held if (p.row, p.generation) == self.tenant(row)]
+            assert self.table.inflight_requests[row] == len(mine)
+            assert self.table.inflight_tokens[row] == sum(p.tokens for p in mine)
+            seen = self.seen.get(self.tenant(row), 0)
+            assert self.table.unseen[row] == sum(1 for p in mine if self.held[p] >= seen)
+
+
+TestLedgerHistory = LedgerHistory.TestCase
+TestLedgerHistory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

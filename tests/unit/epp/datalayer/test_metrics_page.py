@@ -1,0 +1,138 @@
+"""Reading the needed series from a metrics page."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader, Reading, engine_of
+
+VLLM = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a } b"} 3.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+# HELP vllm:num_requests_waiting_by_reason Waiting, by reason.
+vllm:num_requests_waiting_by_reason{reason="capacity"} 99.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",dtype="auto",num_gpu_blocks="27456",num_gpu_blocks_override="5"} 1.0
+"""
+SGLANG = b"""\
+sglang:num_running_reqs{model_name="m"} 4
+sglang:num_queue_reqs{model_name="m"} 1
+sglang:token_usage{model_name="m"} 0.5
+sglang:cache_config_info{page_size="64",num_pages="1000"} 1
+"""
+TRTLLM = b"""\
+trtllm_num_requests_waiting 1
+trtllm_num_requests_running 2
+trtllm_kv_cache_utilization 0.75
+trtllm_kv_cache_tokens_per_block 32
+trtllm_kv_cache_max_blocks 512
+"""
+TRITON_TRT = b"""\
+nv_trt_llm_request_metrics{model="m",request_type="waiting",version="1"} 5
+nv_trt_llm_request_metrics{model="m",request_type="scheduled",version="1"} 6
+nv_trt_llm_request_metrics{model="m",request_type="max",version="1"} 512
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="m"} 64
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="m"} 2449
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="m"} 0.125
+"""
+
+
+def read(page: bytes, engine: str = "vllm") -> Reading:
+    return PageReader(ENGINES[engine]).read(page)
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        pytest.param("vllm", VLLM, Reading(2, 3, 0.25, 16, 27456), id="vllm"),
+        pytest.param("sglang", SGLANG, Reading(1, 4, 0.5, 64, 1000), id="sglang"),
+        pytest.param("trtllm-serve", TRTLLM, Reading(1, 2, 0.75, 32, 512), id="trtllm-serve"),
+        pytest.param(
+            "triton-tensorrt-llm", TRITON_TRT, Reading(5, 6, 0.125, 64, 2449), id="triton-tensorrt-llm"
+        ),
+    ],
+)
+def test_each_engine_is_read(engine: str, page: bytes, expected: Reading) -> None:
+    assert read(page, engine) == expected
+
+
+def test_a_reader_follows_series_that_move_between_pages() -> None:
+    reader = PageReader(ENGINES["vllm"])
+    padding = b"other_metric 1\n" * 5000
+    for page in (VLLM, padding + VLLM, VLLM + padding, padding + VLLM + padding, VLLM, padding[:100] + VLLM):
+        assert reader.read(page) == Reading(2, 3, 0.25, 16, 27456)
+    assert not reader.read(padding).is_useful
+    assert reader.read(VLLM).waiting == 2
+
+
+def test_ranks_behind_one_port_add_up_and_their_usage_is_averaged() -> None:
+    page = b"""#
+vllm:num_requests_waiting{engine="0"} 1
+vllm:num_requests_waiting{engine="1"} 2
+vllm:kv_cache_usage_perc{engine="0"} 0.2
+vllm:kv_cache_usage_perc{engine="1"} 0.6
+"""
+    reader = PageReader(ENGINES["vllm"])
+    for _ in range(3):
+        reading = reader.read(page)
+        assert reading.waiting == 3
+        assert reading.kv_usage == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(b"vllm:num_requests_waiting 7 1700000000000", 7, id="with a timestamp"),
+        pytest.param(b'vllm:num_requests_waiting{a="1"} 7 1700000000000', 7, id="labels and a timestamp"),
+        pytest.param(b"vllm:num_requests_waiting\t7", 7, id="tab"),
+        pytest.param(b"vllm:num_requests_waiting 1e300", 1e9, id="absurd: very many"),
+        pytest.param(b"vllm:num_requests_waiting NaN", math.nan, id="NaN"),
+        pytest.param(b"vllm:num_requests_waiting +Inf", math.nan, id="infinite"),
+        pytest.param(b"vllm:num_requests_waiting -1", math.nan, id="negative"),
+        pytest.param(b"vllm:num_requests_waiting x", math.nan, id="no number"),
+        pytest.param(b"vllm:num_requests_waiting ", math.nan, id="no value"),
+        pytest.param(b"vllm:num_requests_waiting_total 7", math.nan, id="another metric"),
+        pytest.param(b"# TYPE vllm:num_requests_waiting gauge", math.nan, id="a comment"),
+    ],
+)
+def test_what_a_line_is_worth(line: bytes, expected: float) -> None:
+    assert read(b"# page\n" + line + b"\n").waiting == pytest.approx(expected, nan_ok=True)
+
+
+def test_usage_beyond_one_is_one() -> None:
+    assert read(b"#\nvllm:kv_cache_usage_perc 40\n").kv_usage == 1.0
+
+
+@pytest.mark.parametrize("value", [b"", b"-5", b"1e3", b"99999999999999", b"None"])
+def test_block_sizes_that_make_no_sense_are_unknown(value: bytes) -> None:
+    assert read(b'#\nvllm:cache_config_info{block_size="' + value + b'"} 1\n').block_size == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({}, "vllm", id="no label"),
+        pytest.param({"llm-d.ai/engine-type": "sglang"}, "sglang", id="label"),
+        pytest.param({"inference.networking.k8s.io/engine-type": "triton"}, "triton", id="old label"),
+        pytest.param({"llm-d.ai/engine-type": "mine"}, "vllm", id="unknown engine"),
+    ],
+)
+def test_the_engine_label(labels: dict[str, str], expected: str) -> None:
+    assert engine_of(labels, "llm-d.ai/engine-type", "vllm") is ENGINES[expected]
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_no_page_breaks_the_reader(before: bytes, after: bytes) -> None:
+    reader = PageReader(ENGINES["vllm"])
+    for page in (before, before + b"\nvllm:num_requests_waiting" + after, VLLM[:-40] + after):
+        reading = reader.read(page)
+        assert not reading.waiting < 0
+        assert not reading.kv_usage > 1

@@ -1,0 +1,284 @@
+"""The decision as the request life sees it."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
+from endpoint_picker.routing import PoolRouter, build_router
+
+SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def router_of(count: int, *, config: str = "", seed: int = 1) -> PoolRouter:
+    router = build_router(
+        config_text=config, priorities_text=SHEDDABLE, clock=Clock(), rng=np.random.default_rng(seed)
+    )
+    router.replace_endpoints(endpoints(count))
+    return router
+
+
+def endpoints(count: int) -> list[Endpoint]:
+    return [Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in range(count)]
+
+
+def scraped(router: PoolRouter, waiting: float = 0, usage: float = 0.1) -> None:
+    rows = router.table.ready_rows
+    router.table.waiting[rows] = router.table.running[rows] = waiting
+    router.table.kv_usage[rows] = usage
+    router.table.scraped_at[rows] = 1000.0
+
+
+def request(prompt: bytes = b"", objective: str = "") -> InferenceRequest:
+    return InferenceRequest(request_id="r", model="m", prompt=prompt, objective=objective)
+
+
+def routed(
+    router: PoolRouter, asked: InferenceRequest | None = None, subset: list[str] | None = None
+) -> Pick:
+    pick = router.route(asked or request(), subset)
+    assert isinstance(pick, Pick)
+    return pick
+
+
+def refused(
+    router: PoolRouter, asked: InferenceRequest | None = None, subset: list[str] | None = None
+) -> Outcome:
+    refusal = router.route(asked or request(), subset)
+    assert isinstance(refusal, Refusal)
+    assert refusal.message
+    return refusal.outcome
+
+
+def test_it_is_a_router() -> None:
+    router: Router = router_of(1)
+    assert isinstance(router.route(request(), None), Pick)
+
+
+def test_a_pick_names_its_primary_and_two_fallbacks() -> None:
+    pick = routed(router_of(5))
+    named = pick.destination.split(",")
+    assert named[0] == pick.endpoint
+    assert len(named) == len(set(named)) == 3
+    assert routed(router_of(1)).destination == "10.0.0.0:8000"
+
+
+def test_a_burst_between_two_scrapes_spreads() -> None:
+    router = router_of(4)
+    scraped(router)
+    picks = [routed(router) for _ in range(40)]
+    assert Counter(pick.endpoint for pick in picks) == {f"10.0.0.{n}:8000": 10 for n in range(4)}
+
+
+def test_a_burst_spreads_when_no_endpoint_has_metrics() -> None:
+    router = router_of(4)
+    assert set(Counter(routed(router).endpoint for _ in range(40)).values()) == {10}
+
+
+def test_an_endpoint_whose_metrics_stopped_is_left_alone_while_others_are_fresh() -> None:
+    router = router_of(3)
+    scraped(router, waiting=3)
+    router.table.scraped_at[0] = 990.0
+    router.table.expire(1000.0)
+    assert all(routed(router).row != 0 for _ in range(20))
+
+
+def test_a_prompt_returns_to_where_its_prefix_is() -> None:
+    router = router_of(6)
+    scraped(router)
+    prompt = b"the same system prompt " * 100
+    first = routed(router, request(prompt))
+    router.release(first)
+    assert first.prefix_hit == 0
+    again = routed(router, request(prompt + b"and a question"))
+    assert again.endpoint == first.endpoint
+    assert again.prefix_hit == 8 / 9
+    assert again.tokens == (2300 + 14) // 4 - 8 * 64
+    assert router.matched_blocks > 0
+
+
+@pytest.mark.parametrize(
+    ("subset", "allowed"),
+    [
+        pytest.param(None, {0, 1, 2}, id="absent: all"),
+        pytest.param(["10.0.0.1"], {1}, id="address"),
+        pytest.param(["10.0.0.1:8000", "10.0.0.2:8000"], {1, 2}, id="addresses with ports"),
+        pytest.param(["10.0.0.2:8001", "10.0.0.0"], {0}, id="one of them unknown"),
+    ],
+)
+def test_only_the_subset_is_picked_from(subset: list[str] | None, allowed: set[int]) -> None:
+    router = router_of(3)
+    named: set[str] = set()
+    for _ in range(30):
+        named.update(routed(router, subset=subset).destination.split(","))
+    assert named == {f"10.0.0.{n}:8000" for n in allowed}
+
+
+@pytest.mark.parametrize("subset", [[], ["10.9.9.9"], ["10.0.0.1:1"]])
+def test_a_subset_that_leaves_nothing_is_no_endpoint(subset: list[str]) -> None:
+    router = router_of(3)
+    assert refused(router, subset=subset) is Outcome.NO_ENDPOINTS
+    assert router.refused_no_endpoints == 1
+
+
+def test_no_ready_endpoint() -> None:
+    router = router_of(0)
+    assert refused(router) is Outcome.NO_ENDPOINTS
+    router.replace_endpoints([Endpoint("p", "default", "10.0.0.1", 8000, ready=False)])
+    assert refused(router) is Outcome.NO_ENDPOINTS
+
+
+def test_filters_that_leave_nothing_are_no_endpoint() -> None:
+    config = "plugins: [{type: label-selector-filter, parameters: {matchLabels: {tier: none}}}]"
+    assert refused(router_of(3, config=config)) is Outcome.NO_ENDPOINTS
+
+
+@pytest.mark.parametrize(
+    ("objective", "waiting", "shed"),
+    [
+        pytest.param("batch", 5, True, id="negative and saturated"),
+        pytest.param("batch", 1, False, id="negative with room"),
+        pytest.param("chat", 50, False, id="positive is never shed"),
+        pytest.param("", 50, False, id="no objective is priority 0"),
+        pytest.param("unknown", 50, False, id="unknown objective is priority 0"),
+    ],
+)
+def test_only_negative_priority_is_shed_and_only_under_saturation(
+    objective: str, waiting: int, shed: bool
+) -> None:
+    router = router_of(2)
+    scraped(router, waiting=waiting)
+    answer = router.route(request(objective=objective), None)
+    assert isinstance(answer, Refusal) == shed
+    if isinstance(answer, Refusal):
+        assert answer.outcome is Outcome.SATURATED
+        assert router.refused_saturated == 1
+
+
+def test_priorities_are_swapped_while_running() -> None:
+    router = router_of(1)
+    scraped(router, waiting=50)
+    assert refused(router, request(objective="batch")) is Outcome.SATURATED
+    assert router.apply_priorities("{}")
+    assert routed(router, request(objective="batch")).endpoint == "10.0.0.0:8000"
+
+
+@pytest.mark.parametrize(
+    "text", ["not json", '{"objectives": {"batch": {"priority": "high"}}}', '{"version": 99}']
+)
+def test_a_faulty_priority_table_keeps_the_last_good_one(text: str) -> None:
+    router = router_of(1)
+    scraped(router, waiting=50)
+    assert not router.apply_priorities(text)
+    assert router.priorities_error
+    assert refused(router, request(objective="batch")) is Outcome.SATURATED
+    assert router.apply_priorities(SHEDDABLE)
+    assert router.priorities_error == ""
+
+
+def test_a_faulty_configuration_keeps_the_last_good_one() -> None:
+    router = router_of(3, config="plugins: [{type: random-picker, parameters: {maxNumOfEndpoints: 2}}]")
+    assert len(routed(router).destination.split(",")) == 2
+    assert not router.apply_config("plugins: [{type: nothing-like-it}]")
+    assert "plugins[0].type" in router.config_error
+    assert len(routed(router).destination.split(",")) == 2
+    assert router.apply_config("")
+    assert router.config_error == ""
+    assert len(routed(router).destination.split(",")) == 3
+
+
+def test_a_picker_starts_with_the_default_when_its_configuration_is_faulty() -> None:
+    router = router_of(2, config="plugins: 3")
+    assert "plugins" in router.config_error
+    assert routed(router).endpoint
+    assert "queue-scorer" in router.state()["profile"]["scorers"]
+
+
+def test_in_flight_tokens_end_with_the_first_token_and_requests_with_the_release() -> None:
+    router = router_of(1)
+    pick = routed(router, request(b"x" * 4000))
+    assert router.state()["endpoints"][0]["inFlightTokens"] == 1000
+    router.first_token(pick)
+    router.first_token(pick)
+    assert router.state()["endpoints"][0]["inFlightTokens"] == 0
+    assert router.state()["inFlight"] == 1
+    router.release(pick)
+    router.release(pick)
+    assert router.state()["inFlight"] == 0
+    assert router.state()["endpoints"][0]["inFlightRequests"] == 0
+
+
+def test_listeners_hear_of_changes_only() -> None:
+    router = router_of(1)
+    heard: list[tuple[str, ...]] = []
+    router.subscribe(lambda: heard.append(router.ready_addresses()))
+    assert router.replace_endpoints(endpoints(2))
+    assert not router.replace_endpoints(endpoints(2))
+    router.replace_endpoints([])
+    assert heard == [("10.0.0.0:8000", "10.0.0.1:8000"), ()]
+
+
+def test_a_decision_can_be_explained_without_making_it() -> None:
+    router = router_of(3)
+    scraped(router)
+    router.table.waiting[1] = 9
+    told = router.explain(request(b"x" * 1000, objective="batch"), None)
+    assert told["priority"] == -1
+    assert told["promptBlocks"] == 3
+    assert [each["endpoint"] for each in told["candidates"]][-1] == "10.0.0.1:8000"
+    assert told["candidates"][-1]["scores"]["queue-scorer"] == 0
+    assert router.ledger.held == 0
+    assert router.index.entries == 0
+    assert json.dumps(told)
+    assert json.dumps(router.state())
+
+
+def test_scores_of_a_pick_are_kept_when_asked_for() -> None:
+    router = router_of(3)
+    scraped(router)
+    assert routed(router).scores == ()
+    router.record_scores = True
+    assert dict(routed(router).scores)["queue-scorer"] == 2.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.lists(st.integers(0, 8), max_size=3), st.text("ab", max_size=4)),
+        max_size=30,
+    )
+)
+def test_picks_are_always_ready_allowed_and_given_back(history: list[tuple[int, list[int], str]]) -> None:
+    router = router_of(0)
+    held: list[Pick] = []
+    for count, subset, letters in history:
+        router.replace_endpoints(endpoints(count))
+        hint = [f"10.0.0.{n}" for n in subset] if subset else None
+        answer = router.route(request(b"".join(letter.encode() * 256 for letter in letters)), hint)
+        allowed = {f"10.0.0.{n}:8000" for n in range(count) if not subset or n in subset}
+        if isinstance(answer, Pick):
+            assert set(answer.destination.split(",")) <= allowed
+            held.append(answer)
+        else:
+            assert not allowed
+    assert router.ledger.held == len(held)
+    for pick in held:
+        router.release(pick)
+    assert router.ledger.held == 0
+    assert not router.table.inflight_requests.any()
+    assert not router.table.inflight_tokens.any()
+    assert not router.table.unseen.any()

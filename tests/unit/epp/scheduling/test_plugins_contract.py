@@ -1,0 +1,112 @@
+"""What every plugin keeps to, found as a configuration finds it: through its entry point."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Scorer
+
+REGISTRY = Registry.installed()
+CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
+INSTANCES: dict[str, Any] = {name: kind(kind.params_type()) for name, kind in CLASSES.items()}
+
+
+def named(kind: Any) -> list[str]:
+    return [name for name, instance in INSTANCES.items() if isinstance(instance, kind)]
+
+
+SIGNAL = st.one_of(st.just(np.nan), st.floats(0, 1e9), st.sampled_from([0.0, 1.0, 5.0]))
+FRACTION = st.one_of(st.just(np.nan), st.floats(0, 1))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> EndpointTable:
+    count = draw(st.integers(1, 20))
+    table = EndpointTable()
+    table.replace(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"n": str(n)}) for n in range(count)
+    )
+    rows = table.ready_rows
+    table.waiting[rows] = draw(st.lists(SIGNAL, min_size=count, max_size=count))
+    table.running[rows] = draw(st.lists(SIGNAL, min_size=count, max_size=count))
+    table.kv_usage[rows] = draw(st.lists(FRACTION, min_size=count, max_size=count))
+    flights = draw(st.lists(st.integers(0, 300), min_size=count, max_size=count))
+    table.inflight_requests[rows] = flights
+    table.unseen[rows] = [draw(st.integers(0, flight)) for flight in flights]
+    table.inflight_tokens[rows] = np.array(flights) * 1000
+    table.prompt_blocks = draw(st.integers(0, 50))
+    table.prefix_matched[rows] = [draw(st.integers(0, table.prompt_blocks)) for _ in range(count)]
+    return table
+
+
+REQUEST = InferenceRequest(
+    request_id="r", model="m", headers={"test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000"}
+)
+
+
+def test_the_types_of_the_default_configuration_are_installed() -> None:
+    assert {"queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "max-score-picker"} <= set(
+        CLASSES
+    )
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_plugin_is_what_its_entry_point_says(name: str) -> None:
+    kind = CLASSES[name]
+    assert issubclass(kind, Plugin)
+    assert kind.type_name == name
+    assert kind.__doc__
+    assert not hasattr(INSTANCES[name], "__dict__")
+    with pytest.raises(ValidationError):
+        kind.params_type.model_validate({"noSuchKey": 1})
+
+
+@pytest.mark.parametrize("name", named(Scorer))
+@settings(deadline=None, max_examples=60)
+@given(table=tables())
+def test_scores_are_one_a_row_within_zero_and_one_and_change_nothing(name: str, table: EndpointTable) -> None:
+    before = [column.copy() for column in (table.waiting, table.kv_usage, table.unseen, table.prefix_matched)]
+    rows = table.ready_rows.copy()
+    scores = INSTANCES[name].score(REQUEST, table.ready_rows, table)
+    assert scores.dtype == np.float64
+    assert scores.shape == rows.shape
+    assert ((scores >= 0) & (scores <= 1)).all()
+    scores *= 2  # the caller may change what it was given
+    after = (table.waiting, table.kv_usage, table.unseen, table.prefix_matched)
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+    np.testing.assert_array_equal(rows, table.ready_rows)
+
+
+@pytest.mark.parametrize("name", named(Filter))
+@given(table=tables())
+@settings(deadline=None, max_examples=40)
+def test_a_filter_returns_some_of_the_rows_in_their_order(name: str, table: EndpointTable) -> None:
+    kept = INSTANCES[name].filter(REQUEST, table.ready_rows, table).tolist()
+    assert kept == [row for row in table.ready_rows.tolist() if row in set(kept)]
+
+
+@pytest.mark.parametrize("name", named(Picker))
+@given(st.lists(st.floats(0, 7), min_size=1, max_size=30), st.integers(-1, 40), st.integers(0, 2**32))
+@settings(deadline=None, max_examples=60)
+def test_a_picker_names_different_positions_as_many_as_asked_for(
+    name: str, scores: list[float], count: int, seed: int
+) -> None:
+    kind = CLASSES[name]
+    picker: Any = kind(kind.params_type.model_validate({"maxNumOfEndpoints": count}))
+    positions = picker.pick(np.array(scores), np.random.default_rng(seed)).tolist()
+    assert len(positions) == min(max(1, count), len(scores))
+    assert len(set(positions)) == len(positions)
+    assert set(positions) <= set(range(len(scores)))
+
+
+@pytest.mark.parametrize("name", named(Picker))
+def test_three_endpoints_are_named_unless_told_otherwise(name: str) -> None:
+    assert INSTANCES[name].pick(np.ones(9), np.random.default_rng(1)).size == 3
