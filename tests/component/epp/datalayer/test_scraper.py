@@ -1,0 +1,294 @@
+"""The scraper against real servers on loopback: good ones, slow ones, and peers that mean no good."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from endpoint_picker.config.build import ScrapePlan
+from endpoint_picker.config.settings_plugins import ExtractorParams, SourceParams
+from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.scraper import Scraper
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+from endpoint_picker.request import Pick
+
+PLAN = ScrapePlan(SourceParams(), ExtractorParams())
+PAGE = """# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0"}} {waiting}
+vllm:num_requests_running{{engine="0"}} 1
+vllm:kv_cache_usage_perc{{engine="0"}} 0.5
+vllm:cache_config_info{{block_size="16",num_gpu_blocks="4096"}} 1
+"""
+
+Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def until(condition: Callable[[], object], within: float = 20.0) -> None:
+    """Wait for a condition; a generous limit, not a measurement."""
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - there is no event for what a column holds
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def model_server(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_get("/metrics", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def raw_server(peer: Peer) -> AsyncIterator[int]:
+    """Serve each connection with a coroutine that is cancelled at the end."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await peer(reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def scraping_of(*ports: int) -> AsyncIterator[tuple[Scraper, EndpointTable, Ledger]]:
+    table = EndpointTable()
+    ledger = Ledger(table)
+    scraper = Scraper(table, ledger, PLAN, clock=time.monotonic, interval=0.02)
+    table.replace(endpoint(port) for port in ports)
+    task = asyncio.create_task(scraper.run())
+    try:
+        yield scraper, table, ledger
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert scraper.in_flight == 0
+
+
+def endpoint(port: int) -> Endpoint:
+    return Endpoint(f"p{port}", "default", "127.0.0.1", port)
+
+
+def row_of(table: EndpointTable, port: int) -> int:
+    row = table.row_at(f"127.0.0.1:{port}")
+    assert row is not None
+    return row
+
+
+async def healthy(_request: web.Request) -> web.Response:
+    return web.Response(text=PAGE.format(waiting=3))
+
+
+async def test_a_page_fills_the_row_over_one_connection() -> None:
+    connections: set[object] = set()
+
+    async def counting(request: web.Request) -> web.Response:
+        connections.add(request.transport)
+        return await healthy(request)
+
+    async with model_server(counting) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.scrapes >= 5)
+        row = row_of(table, port)
+        assert (table.waiting[row], table.running[row], table.kv_usage[row]) == (3, 1, 0.5)
+        assert (table.block_size[row], table.num_blocks[row]) == (16, 4096)
+        assert len(connections) == 1
+        assert scraper.failures == 0
+
+
+async def test_chunked_pages_are_read() -> None:
+    async def chunked(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for line in PAGE.format(waiting=4).splitlines(keepends=True):
+            await response.write(line.encode())
+        await response.write_eof()
+        return response
+
+    async with model_server(chunked) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.scrapes >= 3)
+        assert table.waiting[row_of(table, port)] == 4
+
+
+async def test_a_slow_server_has_one_request_at_a_time_and_holds_nobody_up() -> None:
+    release, now, most = asyncio.Event(), 0, 0
+
+    async def slow(request: web.Request) -> web.Response:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await release.wait()
+        now -= 1
+        return await healthy(request)
+
+    async with model_server(slow) as slow_port, model_server(healthy) as port:
+        async with scraping_of(slow_port, port) as (scraper, table, _):
+            await until(lambda: scraper.scrapes >= 10)
+            assert most == 1
+            assert np.isnan(table.waiting[row_of(table, slow_port)])
+            release.set()
+            await until(lambda: table.waiting[row_of(table, slow_port)] == 3)
+
+
+async def hang(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    await asyncio.Event().wait()
+
+
+async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n")
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(b"metric 1\n" * 10_000)
+        await writer.drain()
+
+
+async def garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x00\xff garbage \r\n\r\n" * 100)
+    await writer.drain()
+
+
+async def close_at_once(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    return
+
+
+async def cut_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + PAGE.format(waiting=9).encode()[:100])
+    await writer.drain()
+
+
+async def no_metrics(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.readuntil(b"\r\n\r\n"):
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+
+async def other_series(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.readuntil(b"\r\n\r\n"):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nup 1\r\n")
+
+
+@pytest.mark.parametrize(
+    "peer", [hang, drip, flood, garbage, close_at_once, cut_short, no_metrics, other_series]
+)
+async def test_a_bad_peer_stays_unknown_and_costs_the_others_nothing(peer: Peer) -> None:
+    async with raw_server(peer) as bad_port, model_server(healthy) as port:
+        async with scraping_of(bad_port, port) as (scraper, table, _):
+            await until(lambda: scraper.failures >= 2 and scraper.scrapes >= 10)
+            bad = row_of(table, bad_port)
+            assert np.isnan([table.waiting[bad], table.running[bad], table.kv_usage[bad]]).all()
+            assert table.waiting[row_of(table, port)] == 3
+
+
+async def test_nothing_listening_is_retried_until_something_does() -> None:
+    async with model_server(healthy) as port:
+        pass
+    async with scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.failures >= 2)
+        app = web.Application()
+        app.router.add_get("/metrics", healthy)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        try:
+            await until(lambda: table.waiting[row_of(table, port)] == 3)
+        finally:
+            await runner.cleanup()
+
+
+async def test_a_peer_that_closes_after_each_answer_is_still_read() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + PAGE.format(waiting=6).encode())
+        await writer.drain()
+
+    async with raw_server(once) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.scrapes >= 5)
+        assert table.waiting[row_of(table, port)] == 6
+        assert scraper.failures == 0
+
+
+async def test_the_scrape_of_a_removed_endpoint_ends_at_once() -> None:
+    ended = asyncio.Event()
+
+    async def watched(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.read()
+        finally:
+            ended.set()
+
+    async with raw_server(watched) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.in_flight == 1)
+        table.replace([])
+        assert scraper.in_flight == 0
+        await asyncio.wait_for(ended.wait(), 20)
+
+
+async def test_metrics_that_stop_coming_become_unknown() -> None:
+    answers = True
+
+    async def stopping(request: web.Request) -> web.Response:
+        if not answers:
+            raise web.HTTPServiceUnavailable
+        return await healthy(request)
+
+    async with model_server(stopping) as port, scraping_of(port) as (_, table, _ledger):
+        await until(lambda: table.waiting[row_of(table, port)] == 3)
+        answers = False
+        await until(lambda: np.isnan(table.waiting[row_of(table, port)]))
+        answers = True
+        await until(lambda: table.waiting[row_of(table, port)] == 3)
+
+
+async def test_a_good_scrape_takes_over_what_was_reserved_before_it() -> None:
+    async with model_server(healthy) as port, scraping_of(port) as (_, table, ledger):
+        row = row_of(table, port)
+        pick = Pick(destination="", endpoint="", row=row, generation=int(table.generation[row]), tokens=0)
+        ledger.reserve(pick)
+        assert table.unseen[row] == 1
+        await until(lambda: table.unseen[row] == 0)
+        assert table.inflight_requests[row] == 1
+
+
+async def test_another_plan_is_used_from_the_next_tick_on() -> None:
+    async with model_server(healthy) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.scrapes >= 1)
+        scraper.use(None)
+        assert scraper.in_flight == 0
+        await until(lambda: np.isnan(table.waiting[row_of(table, port)]))
+        scraper.use(PLAN)
+        await until(lambda: table.waiting[row_of(table, port)] == 3)
