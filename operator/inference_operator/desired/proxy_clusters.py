@@ -122,7 +122,6 @@ def picker_cluster(host: str, port: int) -> Config:
         ),
         "connect_timeout": "0.5s",
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        "close_connections_on_host_health_failure": True,
         "health_checks": [
             {
                 "interval": "0.3s",

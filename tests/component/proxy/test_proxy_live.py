@@ -1,0 +1,140 @@
+"""The standalone proxy on the real Envoy: it follows the picker, and lives without it."""
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import Awaitable, Callable
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+
+from inference_operator.desired.proxy_bootstrap import WORKERS
+
+Start = Callable[[bool], Awaitable[Any]]
+CLIENTS = 4
+
+
+async def test_a_request_goes_where_the_picker_says_and_the_picker_is_told(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+
+    for server in proxy.servers * 3:
+        assert await proxy.ask(server.endpoint) == (200, server.endpoint, server.endpoint)
+
+
+async def test_a_client_cannot_choose_its_endpoint(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+    wanted = proxy.servers[0].endpoint
+
+    answered = {(await proxy.ask(x_gateway_destination_endpoint=wanted))[1] for _ in range(8 * WORKERS)}
+
+    assert answered == {server.endpoint for server in proxy.servers}
+
+
+async def test_a_large_body_arrives_whole(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+    body = bytes(range(256)) * 80_000  # 20 MB
+    headers = {"x-test-pick": proxy.servers[1].endpoint}
+
+    async with proxy.client.post(
+        f"{proxy.url}/v1/completions", data=BytesIO(body), headers=headers
+    ) as response:
+        answer = await response.json()
+
+    assert answer["sha256"] == hashlib.sha256(body).hexdigest()
+
+
+async def test_what_the_pool_does_not_have_is_passed_over_for_the_next(
+    start_proxy: Start,
+) -> None:
+    proxy = await start_proxy(True)
+    alive = proxy.servers[1].endpoint
+
+    assert await proxy.ask("127.77.1.3:9", alive) == (200, alive, alive)
+
+
+async def test_a_server_that_died_costs_no_request(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+    dead, alive = proxy.servers
+    await dead.stop()
+
+    # At once, when only the connection tells, and later, when the health check knows.
+    assert await proxy.ask(dead.endpoint, alive.endpoint) == (200, alive.endpoint, alive.endpoint)
+    assert await proxy.ask(dead.endpoint) == (200, alive.endpoint, alive.endpoint)
+    await proxy.until_healthy_servers_are(1)
+    for _ in range(4 * WORKERS):
+        assert await proxy.ask(dead.endpoint, alive.endpoint) == (200, alive.endpoint, alive.endpoint)
+        assert await proxy.ask(dead.endpoint) == (200, alive.endpoint, alive.endpoint)
+
+
+async def test_the_status_port_shows_metrics_and_not_the_admin_interface(
+    start_proxy: Start,
+) -> None:
+    proxy = await start_proxy(True)
+
+    async with proxy.client.get(f"{proxy.status_url}/stats/prometheus") as response:
+        assert "envoy_cluster_membership_healthy" in await response.text()
+    for path in ("/quitquitquit", "/config_dump", "/stats/prometheus/../../quitquitquit", "/"):
+        async with proxy.client.post(f"{proxy.status_url}{path}") as response:
+            assert response.status == 404
+
+
+async def under_load(proxy: Any, trouble: Callable[[], None]) -> tuple[int, list[int]]:
+    """Keep CLIENTS requests in flight; return failures in the second after trouble, statuses in the next."""
+    early: list[int] = []
+    late: list[int] = []
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    moment = float("inf")
+
+    async def client(number: int) -> None:
+        picked = proxy.servers[number % 2].endpoint
+        while (sent := loop.time()) < moment + 2:
+            try:
+                status = (await proxy.ask(picked))[0]
+            except aiohttp.ClientError:
+                status = 0
+            (late if sent > moment + 1 else early).append(status)
+            begun.set()
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(client(number)) for number in range(CLIENTS)]
+    await begun.wait()
+    moment = loop.time()
+    trouble()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    return sum(status != 200 for status in early), late
+
+
+async def test_a_killed_picker_costs_what_is_in_flight_and_one_a_worker(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+
+    failed, late = await under_load(proxy, lambda: proxy.signal_picker(signal.SIGKILL))
+
+    assert failed <= CLIENTS + WORKERS
+    assert late
+    assert set(late) == {200}
+    await proxy.start_picker()
+    await proxy.until_it_follows_the_picker()
+
+
+async def test_a_frozen_picker_costs_what_is_in_flight_and_one_a_worker(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+
+    failed, late = await under_load(proxy, lambda: proxy.signal_picker(signal.SIGSTOP))
+
+    assert failed <= CLIENTS + WORKERS
+    assert late
+    assert set(late) == {200}
+    proxy.signal_picker(signal.SIGCONT)
+    await proxy.until_it_follows_the_picker()
+
+
+async def test_without_a_picker_a_pool_that_fails_closed_answers_503(start_proxy: Start) -> None:
+    proxy = await start_proxy(False)
+
+    _, late = await under_load(proxy, lambda: proxy.signal_picker(signal.SIGKILL))
+
+    assert set(late) == {503}
+    await proxy.start_picker()
+    await proxy.until_it_follows_the_picker()
