@@ -1,1 +1,40 @@
-"""gRPC over HTTP/2 for asyncio: a sans-IO core with thin client and server shells."""
+"""gRPC over HTTP/2 for asyncio: a sans-IO core with thin client and server shells.
+
+What is named here is the public interface; the README beside the package shows its use.
+"""
+
+from lean_grpc.aio.address import Backoff
+from lean_grpc.aio.channel import Channel
+from lean_grpc.aio.health import HealthService
+from lean_grpc.aio.response import MessageStream
+from lean_grpc.aio.server import HandlerFactory, Server
+from lean_grpc.aio.tls import ServerCertificate, client_context, self_signed_server
+from lean_grpc.aio.unary import UnaryFunction
+from lean_grpc.calls.client_call import ClientCall, ResponseHandler, Status
+from lean_grpc.calls.metadata import Metadata
+from lean_grpc.calls.server_call import Handler, ServerCall
+from lean_grpc.limits import DEFAULT_LIMITS, Limits
+from lean_grpc.status import CallError, StatusCode
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Backoff",
+    "CallError",
+    "Channel",
+    "ClientCall",
+    "Handler",
+    "HandlerFactory",
+    "HealthService",
+    "Limits",
+    "MessageStream",
+    "Metadata",
+    "ResponseHandler",
+    "Server",
+    "ServerCall",
+    "ServerCertificate",
+    "Status",
+    "StatusCode",
+    "UnaryFunction",
+    "client_context",
+    "self_signed_server",
+]

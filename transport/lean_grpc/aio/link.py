@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
         core = self.core
         core.receive(data)
         outbox = core.outbox
-        if outbox.frames or outbox.ripe or core.fault is not None:
+        if outbox.frames or outbox.ripe or core.fault is not None or self._drain_since is not None:
             self.flush()
 
     @override

@@ -112,7 +112,12 @@ class StreamLifecycle:
     @property
     def exhausted(self) -> bool:
         """Tell whether this connection will never take a new stream of ours again."""
-        return self.fault is not None or self.goaway_received or self._next_id > codes.LARGEST_STREAM_ID
+        return (
+            self.fault is not None
+            or self.goaway_received
+            or self._goaway_sent is not None
+            or self._next_id > codes.LARGEST_STREAM_ID
+        )
 
     @property
     def finished(self) -> bool:

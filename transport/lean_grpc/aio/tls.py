@@ -1,0 +1,146 @@
+"""TLS contexts with ALPN h2: a mounted pair that is re-read when it changes, or a self-signed one."""
+
+import datetime
+import logging
+import ssl
+import tempfile
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+_log = logging.getLogger("lean_grpc.tls")
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+SELF_SIGNED_DAYS: Final = 3_650
+
+# RFC 9113, 9.2.2: with TLS 1.2 only suites with forward secrecy and an AEAD; those of TLS 1.3 all are.
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+def _context(purpose: ssl.Purpose) -> ssl.SSLContext:
+    context = ssl.create_default_context(purpose)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["h2"])
+    # RFC 9113, 9.2.1: no compression, no renegotiation.
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+class ServerCertificate:
+    """A server's certificate from a folder with `tls.crt` and `tls.key`, as a Secret of type TLS is mounted.
+
+    `context` serves new handshakes; call `refresh` now and then (say every ten seconds) to follow a rotation.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load the pair.
+
+        Raises:
+            OSError: A file cannot be read.
+            ssl.SSLError: The files are no certificate and key, or do not belong together.
+        """
+        self._folder = folder
+        self.context = _context(ssl.Purpose.CLIENT_AUTH)
+        self._loaded = self._read()
+        _load(self.context, *self._loaded)
+
+    def refresh(self) -> bool:
+        """Load the pair again if it has changed; return whether it was. A broken pair is logged, not used."""
+        try:
+            pair = self._read()
+            if pair == self._loaded:
+                return False
+            # A context that fails to load a pair has half of it: try on another one first.
+            _load(_context(ssl.Purpose.CLIENT_AUTH), *pair)
+        except (OSError, ssl.SSLError) as error:
+            _log.warning("the certificate in %s is not used: %s", self._folder, error)
+            return False
+        _load(self.context, *pair)
+        self._loaded = pair
+        return True
+
+    def _read(self) -> tuple[bytes, bytes]:
+        return (self._folder / CERTIFICATE).read_bytes(), (self._folder / KEY).read_bytes()
+
+
+def self_signed_server(names: Sequence[str] = ("localhost", "127.0.0.1")) -> ssl.SSLContext:
+    """Return a server's context with a new self-signed certificate for `names` (DNS names, addresses).
+
+    It hides traffic from those who only listen; clients that verify will not accept it. Needs `cryptography`.
+    """
+    context = _context(ssl.Purpose.CLIENT_AUTH)
+    _load(context, *make_self_signed(names))
+    return context
+
+
+def client_context(
+    *, authorities: Path | None = None, verify: bool = True, certificate: Path | None = None
+) -> ssl.SSLContext:
+    """Return a client's context: the system's authorities, those in a file, or no verification at all.
+
+    `certificate` is a folder with the client's own `tls.crt` and `tls.key`.
+
+    Raises:
+        OSError: A file cannot be read.
+        ssl.SSLError: A file does not hold what it should.
+    """
+    context = _context(ssl.Purpose.SERVER_AUTH)
+    if authorities is not None:
+        context.load_verify_locations(authorities)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate / CERTIFICATE, certificate / KEY)
+    return context
+
+
+def make_self_signed(names: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return a new certificate for `names` and its key, both PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), secret
+
+
+def _general_name(name: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a pair that was read before: `ssl` takes paths only, and files may change between two reads."""
+    with tempfile.TemporaryDirectory(prefix="lean-grpc-") as folder:
+        pair = Path(folder, CERTIFICATE), Path(folder, KEY)
+        for path, content in zip(pair, (certificate, key), strict=True):
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        context.load_cert_chain(*pair)
