@@ -1,6 +1,11 @@
-"""The transport seam on grpc.aio: bytes in, bytes out, no serializers. Knows nothing of what it carries."""
+"""The transport seam on grpc.aio: bytes in, bytes out, no serializers. Knows nothing of what it carries.
+
+grpc.aio often reports a reset call as the end of its input before it cancels it, so that a handler is told
+`ended` where another transport tells `aborted`; it is told one of the two, once.
+"""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -32,6 +37,10 @@ _OPTIONS: Final = (
 )
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
+_GONE: Final = (grpc.aio.BaseError, asyncio.InvalidStateError)
+
+_log = logging.getLogger(__name__)
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 CredentialsFactory = Callable[[], grpc.ServerCredentials]
 
@@ -39,7 +48,17 @@ CredentialsFactory = Callable[[], grpc.ServerCredentials]
 class _Call:
     """One call: the stream given to its handler, and the coroutine that moves its messages."""
 
-    __slots__ = ("_blocked", "_context", "_drain", "_handler", "_outbox", "_queued", "_status", "_task")
+    __slots__ = (
+        "_blocked",
+        "_context",
+        "_drain",
+        "_handler",
+        "_outbox",
+        "_queued",
+        "_status",
+        "_task",
+        "_woken",
+    )
 
     def __init__(self, factory: HandlerFactory, context: _Context) -> None:
         self._context = context
@@ -49,6 +68,8 @@ class _Call:
         self._status: Status | None = None
         self._drain: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._woken = False
+        """The reader's cancellation is our own: the call is to end."""
         self._handler = factory(self)
 
     def send(self, *payloads: bytes) -> bool:
@@ -81,27 +102,28 @@ class _Call:
             while self._status is None:
                 payload = await self._context.read()
                 if payload is grpc.aio.EOF:
-                    self._handler.ended()
+                    await self._end_of_input()
+                else:
+                    self._handler.received(payload)
                     await self._flush()
-                    if self._status is None:
-                        await asyncio.Event().wait()  # until finish() or the peer ends it
-                    break
-                self._handler.received(payload)
-                await self._flush()
         except asyncio.CancelledError:
-            if self._status is None:
+            if not self._woken:
                 self._close(StatusCode.CANCELLED)
                 raise
-        except grpc.aio.BaseError:
+        except _GONE:
             self._close(StatusCode.CANCELLED)
-        except BaseException:
+            return
+        except Exception:
+            _log.exception("a stream handler failed")
             self._close(StatusCode.INTERNAL)
-            raise
-        await self._end()
-
-    async def _end(self) -> None:
         if self._status is not None and self._status.code is not StatusCode.OK:
             await self._context.abort(_CODES[self._status.code], self._status.message)
+
+    async def _end_of_input(self) -> None:
+        self._handler.ended()
+        await self._flush()
+        if self._status is None:
+            await asyncio.Event().wait()  # until finish() wakes us or the peer resets the call
 
     def _close(self, code: StatusCode) -> None:
         if self._status is None:
@@ -128,11 +150,12 @@ class _Call:
         """Write what was sent from outside the reader, then wake the reader if the call is to end."""
         try:
             await self._write_outbox()
-        except (grpc.aio.BaseError, asyncio.InvalidStateError):
+        except _GONE:
             return  # the peer has gone; the reader learns it by itself
         finally:
             self._drain = None
         if self._status is not None and self._task is not None:
+            self._woken = True
             self._task.cancel()
 
 
@@ -151,7 +174,7 @@ def _method(factory: HandlerFactory, calls: set[_Call]) -> "grpc.RpcMethodHandle
 
 
 def _services(routes: Routes, calls: set[_Call]) -> list[grpc.GenericRpcHandler]:
-    methods: dict[str, dict[str, "grpc.RpcMethodHandler[Any, Any]"]] = {}
+    methods: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for path, factory in routes.items():
         service, _, method = path.removeprefix("/").partition("/")
         methods.setdefault(service, {})[method] = _method(factory, calls)

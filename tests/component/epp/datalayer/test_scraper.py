@@ -15,6 +15,7 @@ from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import Pick
+from pool_space import until
 
 PLAN = ScrapePlan(SourceParams(), ExtractorParams())
 PAGE = """# TYPE vllm:num_requests_waiting gauge
@@ -25,13 +26,6 @@ vllm:cache_config_info{{block_size="16",num_gpu_blocks="4096"}} 1
 """
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-async def until(condition: Callable[[], object], within: float = 20.0) -> None:
-    """Wait for a condition; a generous limit, not a measurement."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - there is no event for what a column holds
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
