@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _CANNOT_RUN: Final = "StartError"
 
 #: kind (Normal or Warning), reason, message
-Tell = Callable[[str, str, str], Awaitable[None]]
+Tell = Callable[[str, str, str], None]
 
 
 def utc_now() -> datetime.datetime:
@@ -31,10 +31,11 @@ def utc_now() -> datetime.datetime:
 class ContainerRunner:
     """Owns the processes and probes of one container; `changed` is called whenever `view` may differ."""
 
-    def __init__(self, spec: Json, policy: str, changed: Callable[[], None], tell: Tell) -> None:
+    def __init__(self, spec: Json, pod: Json, changed: Callable[[], None], tell: Tell) -> None:
         self.spec = spec
         self.view = Container(spec["name"], spec["image"])
-        self._policy = policy
+        self._policy = pod["spec"].get("restartPolicy", "Always")
+        self._grace_s = float(pod["spec"].get("terminationGracePeriodSeconds") or 0)
         self._changed = changed
         self._tell = tell
         self._record = Record()
@@ -77,10 +78,14 @@ class ContainerRunner:
         self._probing = asyncio.create_task(self._probe())
         self._life.add_done_callback(lambda _: pid_file.unlink(missing_ok=True))
         self._changed()
-        await self._tell("Normal", "Started", f"Started container {self.view.name}")
+        self._tell("Normal", "Started", f"Started container {self.view.name}")
 
     def stop(self, grace_s: float) -> asyncio.Task[None]:
-        """Begin to end it: preStop, SIGTERM, SIGKILL after `grace_s` seconds; return the task that does."""
+        """Begin to end it for good: preStop, SIGTERM, SIGKILL after `grace_s` seconds; return that task."""
+        self._policy = "Never"
+        return self._begin_to_stop(grace_s)
+
+    def _begin_to_stop(self, grace_s: float) -> asyncio.Task[None]:
         if self._stopping is None or self._stopping.done():
             self._stopping = asyncio.create_task(self._stop(grace_s))
         return self._stopping
@@ -117,9 +122,9 @@ class ContainerRunner:
             view.state = end
         self._changed()
         if problem:
-            await self._tell("Warning", "Failed", f"Error: {problem}")
+            self._tell("Warning", "Failed", f"Error: {problem}")
         elif isinstance(view.state, Waiting) and wait_s > 0:
-            await self._tell("Warning", "BackOff", f"Back-off restarting failed container {view.name}")
+            self._tell("Warning", "BackOff", f"Back-off restarting failed container {view.name}")
 
     async def _stop(self, grace_s: float) -> None:
         process, life = self._process, self._life
@@ -170,8 +175,8 @@ class ContainerRunner:
             verdict = streak.add(await self._passes(kind, probe, eager=until_passed))
             if verdict is False:
                 message = f"Container {self.view.name} failed {kind.lower()} probe, will be restarted"
-                await self._tell("Normal", "Killing", message)
-                self.stop(float(self.spec.get("terminationGracePeriodSeconds") or 30))
+                self._tell("Normal", "Killing", message)
+                self._begin_to_stop(self._grace_s)
                 return False
             if verdict and until_passed:
                 return True
@@ -194,7 +199,7 @@ class ContainerRunner:
         deadline = time.monotonic() + (probe.period_s if eager else 0)
         while why := await ask(probe, self.spec, self._address):
             if time.monotonic() >= deadline:
-                await self._tell("Warning", "Unhealthy", f"{kind} probe failed: {why}")
+                self._tell("Warning", "Unhealthy", f"{kind} probe failed: {why}")
                 return False
             await asyncio.sleep(EAGER_S)
         return True

@@ -1,5 +1,7 @@
 """Events about pods, as `kubectl describe` shows them; a repeated one only counts up."""
 
+import asyncio
+import contextlib
 import datetime
 import logging
 from collections import OrderedDict
@@ -10,39 +12,47 @@ from local_cluster.node.objects import Json, timestamp
 
 _log = logging.getLogger(__name__)
 _REMEMBERED: Final = 512
+_QUEUED: Final = 256
 _MESSAGE_LIMIT: Final = 1000
 
 
 class Events:
-    """Writes events; a failure to do so is logged and nothing more."""
+    """Writes events one after the other while `run` runs; saying one never waits, losing one does no harm."""
 
     def __init__(self, api: Api, node_name: str) -> None:
         self._api = api
         self._node_name = node_name
         self._known: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
+        self._waiting: asyncio.Queue[tuple[Json, str, str, str]] = asyncio.Queue(_QUEUED)
 
-    async def write(self, pod: Json, kind: str, reason: str, message: str) -> None:
+    def say(self, pod: Json, kind: str, reason: str, message: str) -> None:
         """Say `reason`: `message` about a pod; `kind` is Normal or Warning."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._waiting.put_nowait((pod, kind, reason, message[:_MESSAGE_LIMIT]))
+
+    async def run(self) -> None:
+        """Write what is said until cancelled."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._write(*event)
+            except ApiError as error:
+                _log.info("event %s of %s: %s", event[2], event[0]["metadata"]["name"], error)
+
+    async def _write(self, pod: Json, kind: str, reason: str, message: str) -> None:
         meta = pod["metadata"]
-        message = message[:_MESSAGE_LIMIT]
         key = (meta["uid"], reason, message)
         base = f"/api/v1/namespaces/{meta['namespace']}/events"
         now = timestamp(datetime.datetime.now(datetime.UTC))
-        try:
-            if (known := self._known.get(key)) is not None:
-                name, count = known[0], known[1] + 1
-                change = {"count": count, "lastTimestamp": now}
-                await self._api.call("PATCH", f"{base}/{name}", change, content_type=MERGE_PATCH)
-            else:
-                count = 1
-                made = await self._api.call("POST", base, self._event(pod, kind, reason, message, now))
-                name = made["metadata"]["name"]
-        except ApiError as error:
-            _log.info("event %s of %s: %s", reason, meta["name"], error)
-            self._known.pop(key, None)
-            return
+        if (known := self._known.pop(key, None)) is not None:
+            name, count = known[0], known[1] + 1
+            change = {"count": count, "lastTimestamp": now}
+            await self._api.call("PATCH", f"{base}/{name}", change, content_type=MERGE_PATCH)
+        else:
+            count = 1
+            made = await self._api.call("POST", base, self._event(pod, kind, reason, message, now))
+            name = made["metadata"]["name"]
         self._known[key] = (name, count)
-        self._known.move_to_end(key)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 

@@ -79,10 +79,12 @@ class Node:
         Raises:
             NamespacesRefusedError: containers cannot be run on this machine.
         """
+        shutil.rmtree(self._directory, ignore_errors=True)
         await check_namespaces(self._directory / "trial")
         async with self._api:
             self._dns = await serve(self._lookup) if self._use_dns else None
             try:
+                self._spawn(self._surroundings.events.run())
                 for mirror in (self._services, self._config_maps, self._pods):
                     self._spawn(mirror.run())
                     await mirror.listed.wait()

@@ -70,9 +70,8 @@ class PodWorker:
         self._address = ""
         self._wake = asyncio.Event()
         self._reported: Json | None = None
-        policy = pod["spec"].get("restartPolicy", "Always")
         self._containers = [
-            ContainerRunner(spec, policy, self._wake.set, self._tell) for spec in pod["spec"]["containers"]
+            ContainerRunner(spec, pod, self._wake.set, self._tell) for spec in pod["spec"]["containers"]
         ]
         self._tokens = Tokens(node.api, pod)
 
@@ -87,7 +86,7 @@ class PodWorker:
         try:
             problems = refusals(self._pod)
             if problems:
-                await self._refuse("; ".join(problems))
+                self._refuse("; ".join(problems))
             else:
                 self._address = self._node.addresses.take()
             while not is_deleting(self._pod):
@@ -102,10 +101,10 @@ class PodWorker:
             if self._address:
                 self._node.addresses.give_back(self._address)
 
-    async def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> None:
         for each in self._containers:
             each.wait_for("UnsupportedByLocalNode", why)
-        await self._tell("Warning", "UnsupportedByLocalNode", why)
+        self._tell("Warning", "UnsupportedByLocalNode", why)
 
     async def _sync(self) -> float:
         """Bring files up to date and start what should run; return seconds until there is more to do."""
@@ -115,7 +114,7 @@ class PodWorker:
         except (MissingReferenceError, ApiError, OSError) as error:
             for each in self._containers:
                 if not each.is_running and each.wait_for("ContainerCreating", str(error)):
-                    await self._tell("Warning", "FailedMount", f"MountVolume.SetUp failed: {error}")
+                    self._tell("Warning", "FailedMount", f"MountVolume.SetUp failed: {error}")
             return _RETRY_S
         delays = [await self._start_if_due(each) for each in self._containers]
         return min(refresh_s, *delays)
@@ -130,17 +129,17 @@ class PodWorker:
             known = ", ".join(sorted(self._node.images))
             message = f'the local node has no image "{container.spec["image"]}"; it knows: {known}'
             if container.wait_for("ErrImagePull", message):
-                await self._tell("Warning", "Failed", message)
+                self._tell("Warning", "Failed", message)
             return _LONGEST_SLEEP_S
         try:
             await container.start(self._launch(container.spec, image), self._address)
         except MissingReferenceError as error:
             if container.wait_for("CreateContainerConfigError", str(error)):
-                await self._tell("Warning", "Failed", f"Error: {error}")
+                self._tell("Warning", "Failed", f"Error: {error}")
             return _RETRY_S
         except OSError as error:
             if container.wait_for("CreateContainerError", str(error)):
-                await self._tell("Warning", "Failed", f"Error: {error}")
+                self._tell("Warning", "Failed", f"Error: {error}")
             return _RETRY_S
         return _LONGEST_SLEEP_S
 
@@ -150,7 +149,7 @@ class PodWorker:
         grace_s = _DEFAULT_GRACE_S if grace is None else float(grace)
         running = [each for each in self._containers if each.is_running]
         for each in running:
-            await self._tell("Normal", "Killing", f"Stopping container {each.view.name}")
+            self._tell("Normal", "Killing", f"Stopping container {each.view.name}")
         stops = [each.stop(grace_s) for each in running]
         while not all(stop.done() for stop in stops):
             self._wake.clear()  # the end of a container sets it
@@ -251,5 +250,5 @@ class PodWorker:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    async def _tell(self, kind: str, reason: str, message: str) -> None:
-        await self._node.events.write(self._pod, kind, reason, message)
+    def _tell(self, kind: str, reason: str, message: str) -> None:
+        self._node.events.say(self._pod, kind, reason, message)
