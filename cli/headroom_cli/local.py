@@ -23,8 +23,8 @@ def add_commands(groups: Groups) -> None:
     group = groups.add_parser(
         "local",
         help="a Kubernetes cluster on this machine",
-        description="Run a real control plane (etcd, API server, controller manager) and a node that runs the "
-        "pods of Headroom's images as processes of this machine. Begin with `headroom local up`.",
+        description="Run a real control plane (etcd, API server, controller manager) and a node that runs "
+        "the pods of Headroom's images as processes of this machine. Begin with `headroom local up`.",
     )
     commands = group.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, "up", up, "start an empty cluster and leave it running")

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,13 +23,16 @@ class Load:
             load.await_served(100)
             sent = load.stop()
 
-    `large` sends streaming requests with bodies of 200 kB, whose every byte is checked in both directions.
+    `large` sends streaming requests with bodies of 200 kB, whose every byte is checked in both directions;
+    `saturating` asks for long answers to long prompts, which fill a pool's queues.
     """
 
-    def __init__(self, base_url: str, *, in_flight: int, large: bool = False) -> None:
+    def __init__(
+        self, base_url: str, *, in_flight: int, large: bool = False, saturating: bool = False
+    ) -> None:
         self._base_url = base_url
         self._in_flight = in_flight
-        self._make = _large if large else _mixed
+        self._make = _large if large else _long if saturating else _mixed
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="load", daemon=True)
         self._client = InferenceClient(base_url)
@@ -104,6 +106,10 @@ def _large(number: int) -> Ask:
     return Ask(prompt=f"Body {number}.", stream=True, padding_bytes=ECHO_BYTES)
 
 
+def _long(number: int) -> Ask:
+    return Ask(prompt=f"{number} " * 8_000, max_tokens=400, stream=True, extra={"ignore_eos": True})
+
+
 @dataclass(frozen=True, slots=True)
 class Once:
     """One request by itself, for those who do not need a load."""
@@ -119,8 +125,3 @@ class Once:
                 return await ask(client)
 
         return asyncio.run(run())
-
-
-def clock() -> float:
-    """Return the clock that results are stamped with, in seconds."""
-    return time.monotonic()
