@@ -40,8 +40,10 @@ class Connection:
             else:
                 config.load_incluster_config(configuration)
         except (config.ConfigException, OSError) as error:
+            if kubeconfig:
+                raise ConnectionProblem(f"--kubeconfig {kubeconfig} cannot be used: {error}") from None
             advice = "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
-            raise ConnectionProblem(f"cannot reach an API server: {error} ({advice})") from None
+            raise ConnectionProblem(f"no API server to talk to: {error} ({advice})") from None
         return cls(configuration)
 
     async def close(self) -> None:

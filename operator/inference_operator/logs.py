@@ -7,7 +7,12 @@ from typing import Final
 from pythonjsonlogger.json import JsonFormatter
 
 #: Chatter of libraries, each of which reports failures that we see and tell ourselves.
-_QUIET: Final = {"kopf": logging.CRITICAL, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
+_QUIET: Final = {
+    "kopf": logging.CRITICAL,
+    "kubernetes": logging.ERROR,
+    "aiohttp": logging.WARNING,
+    "asyncio": logging.WARNING,
+}
 
 
 def configure_logs(level: str) -> None:

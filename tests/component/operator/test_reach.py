@@ -1,0 +1,136 @@
+"""An operator without a right, without a CRD, or without an API server: up, and saying so."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from api_server import MERGE_PATCH
+from inference_api.crd import ENDPOINT_PICKER, INFERENCE_OBJECTIVE
+from operator_cluster import CRDS, Cluster, OperatorProcess, Space, established, eventually, pool
+
+ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/headroom-operator"
+
+
+@contextmanager
+def without(cluster: Cluster, resource: str, verb: str) -> Iterator[None]:
+    """Take one verb on one resource from the operator, for a while."""
+    rules = cluster.api.get(ROLE).body["rules"]
+    reduced = []
+    for rule in rules:
+        if resource not in rule["resources"]:
+            reduced.append(rule)
+            continue
+        others = [name for name in rule["resources"] if name != resource]
+        if others:
+            reduced.append({**rule, "resources": others})
+        left = [name for name in rule["verbs"] if name != verb]
+        reduced.append({**rule, "resources": [resource], "verbs": left})
+    assert cluster.api.request("PATCH", ROLE, {"rules": reduced}, MERGE_PATCH).code == 200
+    try:
+        yield
+    finally:
+        assert cluster.api.request("PATCH", ROLE, {"rules": rules}, MERGE_PATCH).code == 200
+
+
+def health(process: OperatorProcess) -> dict[str, Any]:
+    with urllib.request.urlopen(process.address() + "/healthz", timeout=10) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+def test_a_right_taken_away_is_named_and_its_return_noticed(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+    with without(cluster, "rolebindings", "watch"):
+        eventually(lambda: space.condition("llm", "ResolvedRefs")[:2] == ("False", "AccessDenied"))
+        message = space.condition("llm", "ResolvedRefs")[2]
+        assert "watch rolebindings.rbac.authorization.k8s.io" in message
+        assert space.condition("llm", "Ready")[1] == "AccessDenied"
+        assert health(operator)["rightsMissing"] == ["watch rolebindings.rbac.authorization.k8s.io"]
+        space.delete("config", "llm-epp-config")
+        eventually(lambda: space.get("config", "llm-epp-config"), "the rest is healed all the same")
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+    space.delete("binding", "llm-epp")
+    eventually(lambda: space.get("binding", "llm-epp"), "watched again")
+
+
+def test_an_operator_that_starts_without_a_right_is_up_and_says_so(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    with without(cluster, "services", "list"):
+        log = cluster.directory / "reduced.log"
+        process = OperatorProcess(cluster.kubeconfig(), log, "--manage=annotated", "--namespaces=nowhere")
+        try:
+            eventually(lambda: health(process)["rightsMissing"] == ["list services"])
+            assert "services" not in health(process)["watching"]
+            assert process.running
+        finally:
+            assert process.stop() == 0
+
+
+def test_a_crd_that_goes_and_comes_is_noticed(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+    name = INFERENCE_OBJECTIVE.definition()["metadata"]["name"]
+    cluster.api.request("DELETE", f"{CRDS}/{name}")
+    eventually(lambda: "not installed" in space.condition("llm", "ResolvedRefs")[2], "objectives missed")
+    assert space.condition("llm", "ResolvedRefs")[0] == "True"
+    eventually(lambda: cluster.api.get(f"{CRDS}/{name}").code == 404)
+    assert cluster.api.create(CRDS, INFERENCE_OBJECTIVE.definition()).code == 201
+    eventually(lambda: established(cluster.api, name))
+    body = {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {"name": "gold"},
+        "spec": {"poolRef": {"name": "llm"}, "priority": 3},
+    }
+    eventually(lambda: cluster.api.create(space.path("objective"), body).code in {201, 409})
+
+    def in_table() -> bool:
+        return "gold" in (space.get("config", "llm-epp-priorities") or {})["data"]["table.json"]
+
+    eventually(in_table, "the objective in the table")
+
+
+def test_without_our_own_crd_the_pool_itself_says_so(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    name = ENDPOINT_PICKER.definition()["metadata"]["name"]
+    cluster.api.request("DELETE", f"{CRDS}/{name}")
+    eventually(lambda: cluster.api.get(f"{CRDS}/{name}").code == 404)
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.word("llm") == "KindNotInstalled")
+    eventually(lambda: space.get("deployment", "llm-epp"), "the picker runs all the same")
+    assert cluster.api.create(CRDS, ENDPOINT_PICKER.definition()).code == 201
+    eventually(lambda: established(cluster.api, name))
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+    assert operator.running
+
+
+def test_an_operator_that_finds_no_api_server_waits_and_says_so(cluster: Cluster) -> None:
+    config = json.loads(cluster.plane.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    target = cluster.directory / "nobody.kubeconfig"
+    target.write_text(json.dumps(config))
+    process = OperatorProcess(target, cluster.directory / "nobody.log")
+    try:
+        eventually(lambda: [line for line in process.lines() if "resync failed" in line["message"]])
+        assert health(process)["status"] == "starting"
+        assert process.running
+    finally:
+        assert process.stop() == 0
+
+
+def test_an_operator_without_any_way_to_an_api_server_ends_with_a_sentence(cluster: Cluster) -> None:
+    process = OperatorProcess(cluster.directory / "missing", cluster.directory / "missing.log")
+    eventually(lambda: not process.running)
+    (line,) = process.lines()
+    assert line["level"] == "ERROR"
+    assert "--kubeconfig" in line["message"]
+    assert "exc_info" not in line
