@@ -7,9 +7,9 @@ into each object at its creation.
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from inference_api.markers import Schema, list_of
+from inference_api.markers import Schema, list_of, rules
 from inference_api.meta import ApiType, Condition, Generation, ObjectMeta, find_condition
 from inference_api.names import PICKER_GROUP, PICKER_KIND, PICKER_VERSION
 
@@ -30,18 +30,36 @@ Quantity = Annotated[
     int | str,
     Schema(
         anyOf=[{"type": "integer"}, {"type": "string"}],
+        maxLength=32,
         pattern=r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
         **{"x-kubernetes-int-or-string": True},
     ),
 ]
 
 
+_REQUESTS_WITHIN_LIMITS: Final = (
+    "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || "
+    "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)"
+)
+
+
 class ResourceRequirements(ApiType):
     """Compute resources of a container, as in a pod: names such as cpu and memory to quantities."""
 
-    limits: Annotated[dict[str, Quantity], Schema(maxProperties=16)] | None = None
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": rules(
+                (
+                    _REQUESTS_WITHIN_LIMITS,
+                    "a request must not be greater than the limit of the same name",
+                )
+            )
+        }
+    )
+
+    limits: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
     """The most that the container may use."""
-    requests: Annotated[dict[str, Quantity], Schema(maxProperties=16)] | None = None
+    requests: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
     """What the scheduler keeps free for it."""
 
 

@@ -43,6 +43,9 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
         "resources": {"limits": {"cpu": 2, "memory": "1Gi"}, "requests": {"cpu": "500m"}},
         "proxy": {"mode": "Deployment", "replicas": 2, "image": "envoy:1", "resources": {}},
     },
+    "a request equal to its limit": {
+        "resources": {"limits": {"memory": "1Gi", "cpu": 1}, "requests": {"memory": "1024Mi", "cpu": "1000m"}}
+    },
     "config with its own header": {
         "config": {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
     },
@@ -52,6 +55,14 @@ PICKERS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no proxy replicas": ({"proxy": {"replicas": 0}}, "should be greater than or equal to 1"),
     "image with a space": ({"image": "a b"}, "should match"),
     "quantity": ({"resources": {"limits": {"memory": "1 GB"}}}, "should match"),
+    "request above its limit": (
+        {"resources": {"limits": {"cpu": 1}, "requests": {"cpu": "1001m"}}},
+        "a request must not be greater than the limit of the same name",
+    ),
+    "proxy request above its limit": (
+        {"proxy": {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "1025Mi"}}}},
+        "a request must not be greater than the limit of the same name",
+    ),
     "fractional number": ({"resources": {"limits": {"cpu": 0.5}}}, "must be of type integer"),
     "config of another kind": (
         {"config": {"kind": "SchedulerConfig"}},
