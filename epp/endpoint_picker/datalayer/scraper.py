@@ -26,6 +26,9 @@ MAX_PAGE_BYTES: Final = 4 << 20
 DEADLINE_S: Final = 1.0
 #: Requests under way at a time, over all endpoints.
 MAX_IN_FLIGHT: Final = 256
+#: Scrapes a second, over all endpoints: about a quarter of a core. In a pool so large that an interval does
+#: not reach for all, each is asked less often, in turn, and the ledger fills the time between.
+MAX_PER_SECOND: Final = 4000
 #: Pauses after failures in a row: the first, and the longest.
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
@@ -42,6 +45,7 @@ class Scraper:
         *,
         clock: Callable[[], float],
         interval: float = 0.05,
+        max_in_flight: int = MAX_IN_FLIGHT,
         on_block_size: Callable[[], None] = lambda: None,
     ) -> None:
         """Take seconds for `interval` and clock; `on_block_size` is called when a server reports another."""
@@ -50,10 +54,13 @@ class Scraper:
         self._plan = plan
         self._clock = clock
         self._interval = interval
+        self._max_in_flight = max_in_flight
         self._on_block_size = on_block_size
         self._targets: dict[int, _Target] = {}
         self._version = -1
         self._in_flight = 0
+        self._turn = 0
+        """Position among the targets that is asked first."""
         self.scrapes = 0
         """Pages read."""
         self.failures = 0
@@ -94,11 +101,23 @@ class Scraper:
         if self._version != self.table.version:
             self._follow()
         for target in self._targets.values():
-            if target.asked_at is not None:
-                if now - target.asked_at > DEADLINE_S:
-                    target.fail("took too long")
-            elif now >= target.due and self._in_flight < MAX_IN_FLIGHT:
+            if target.asked_at is not None and now - target.asked_at > DEADLINE_S:
+                target.fail("took too long")
+        self._ask_in_turn(now)
+
+    def _ask_in_turn(self, now: float) -> None:
+        """Ask those that are idle and due, as many as may be; the next tick goes on with the others."""
+        targets = list(self._targets.values())
+        room = min(self._max_in_flight - self._in_flight, max(1, round(MAX_PER_SECOND * self._interval)))
+        start = self._turn if self._turn < len(targets) else 0
+        for position in (*range(start, len(targets)), *range(start)):
+            if room <= 0:
+                self._turn = position
+                return
+            target = targets[position]
+            if target.asked_at is None and now >= target.due:
                 target.ask(now)
+                room -= 1
 
     def close(self) -> None:
         """Drop all connections; the next tick opens those that are wanted."""

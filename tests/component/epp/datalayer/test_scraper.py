@@ -69,10 +69,12 @@ async def raw_server(peer: Peer) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def scraping_of(*ports: int) -> AsyncIterator[tuple[Scraper, EndpointTable, Ledger]]:
+async def scraping_of(
+    *ports: int, max_in_flight: int = 64
+) -> AsyncIterator[tuple[Scraper, EndpointTable, Ledger]]:
     table = EndpointTable()
     ledger = Ledger(table)
-    scraper = Scraper(table, ledger, PLAN, clock=time.monotonic, interval=0.02)
+    scraper = Scraper(table, ledger, PLAN, clock=time.monotonic, interval=0.02, max_in_flight=max_in_flight)
     table.replace(endpoint(port) for port in ports)
     task = asyncio.create_task(scraper.run())
     try:
@@ -286,3 +288,15 @@ async def test_another_plan_is_used_from_the_next_tick_on() -> None:
         await until(lambda: np.isnan(table.waiting[row_of(table, port)]))
         scraper.use(PLAN)
         await until(lambda: table.waiting[row_of(table, port)] == 3)
+
+
+async def test_a_pool_beyond_the_limit_is_asked_in_turn() -> None:
+    asked: list[str] = []
+
+    async def counting(request: web.Request) -> web.Response:
+        asked.append(request.host)
+        return await healthy(request)
+
+    async with model_server(counting) as one, model_server(counting) as two, model_server(counting) as three:
+        async with raw_server(hang) as stuck, scraping_of(stuck, one, two, three, max_in_flight=2):
+            await until(lambda: min(asked.count(f"127.0.0.1:{port}") for port in (one, two, three)) >= 3)

@@ -1,0 +1,132 @@
+"""What a decision costs: CPU of one process, by number of endpoints and length of the prompt.
+
+Prints one JSON line a figure. The cases run interleaved, at least seven rounds; the median counts.
+Run: `.venv/bin/python bench/decision.py`.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.routing import PoolRouter, build_router
+
+ROUNDS = 9
+DECISIONS = 400
+PROMPT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Case:
+    """A thing to measure: how to do it once, and how many microseconds it may cost."""
+
+    figure: str
+    act: Callable[[], None]
+    goal_us: float
+
+
+def pool(count: int) -> PoolRouter:
+    """Return a router over `count` endpoints with unequal load."""
+    rng = np.random.default_rng(1)
+    router = build_router(rng=rng)
+    router.replace_endpoints(
+        Endpoint(f"p{n}-rank-0", "default", f"10.0.{n // 250}.{n % 250}", 8000) for n in range(count)
+    )
+    table, rows = router.table, router.table.ready_rows
+    table.waiting[rows] = rng.integers(0, 5, count)
+    table.running[rows] = rng.integers(0, 60, count)
+    table.kv_usage[rows] = rng.random(count)
+    table.scraped_at[rows] = time.monotonic()
+    return router
+
+
+def decide(router: PoolRouter, prompts: Iterator[bytes]) -> Callable[[], None]:
+    """Return one whole life of a request at the router: decision, first token, release."""
+
+    def act() -> None:
+        request = InferenceRequest(request_id="r", model="meta-llama/Llama-3.1-8B", prompt=next(prompts))
+        pick = router.route(request, None)
+        assert isinstance(pick, Pick)
+        router.first_token(pick)
+        router.release(pick)
+
+    return act
+
+
+def prompts_of(size: int) -> Iterator[bytes]:
+    """Yield prompts that share their first half with one in eight others, as system prompts do."""
+    rng = np.random.default_rng(2)
+    heads = [rng.bytes(size // 2) for _ in range(8)]
+    tails = [rng.bytes(size // 2) for _ in range(64)]
+    while True:
+        for number, tail in enumerate(tails):
+            yield heads[number % 8] + tail
+
+
+def page() -> bytes:
+    """Return a metrics page of a vLLM server's size, the needed series in its midst."""
+    labels = 'engine="0",model_name="meta-llama/Llama-3.1-8B"'
+    filler = [f'vllm:some_histogram_bucket{{{labels},le="{n}"}} {n}.0' for n in range(360)]
+    needed = [
+        f"vllm:num_requests_running{{{labels}}} 3.0",
+        f"vllm:num_requests_waiting{{{labels}}} 2.0",
+        f"vllm:kv_cache_usage_perc{{{labels}}} 0.25",
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="27456"} 1.0',
+    ]
+    return "\n".join(["# HELP x", *filler, *needed, *filler, ""]).encode()
+
+
+def read_page() -> Callable[[], None]:
+    """Return the reading of one page by a reader that has read it before."""
+    reader, text = PageReader(ENGINES["vllm"]), page()
+
+    def act() -> None:
+        reader.read(text)
+
+    return act
+
+
+def measured(act: Callable[[], None]) -> float:
+    """Return CPU microseconds of one act."""
+    start = time.process_time()
+    for _ in range(DECISIONS):
+        act()
+    return (time.process_time() - start) / DECISIONS * 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    short = 64
+    cases = [
+        Case("decision_us_1_endpoint", decide(pool(1), prompts_of(short)), 100),
+        Case("decision_us_16_endpoints", decide(pool(16), prompts_of(short)), 100),
+        Case("decision_us_100_endpoints", decide(pool(100), prompts_of(short)), 200),
+        Case("decision_us_16_endpoints_4k_prompt", decide(pool(16), prompts_of(PROMPT_BYTES)), 150),
+        Case("decision_us_100_endpoints_4k_prompt", decide(pool(100), prompts_of(PROMPT_BYTES)), 250),
+        Case("metrics_page_us", read_page(), 40),
+    ]
+    rounds: dict[str, list[float]] = {case.figure: [] for case in cases}
+    for _ in range(ROUNDS):
+        for case in cases:
+            rounds[case.figure].append(measured(case.act))
+    medians = {figure: statistics.median(values) for figure, values in rounds.items()}
+    for case in cases:
+        report(case.figure, medians[case.figure], "us", case.goal_us)
+    hundred, sixteen = medians["decision_us_100_endpoints"], medians["decision_us_16_endpoints"]
+    report("decision_cpu_ratio_100_to_16_endpoints", hundred / sixteen, "ratio", 2.5)
+
+
+def report(figure: str, value: float, unit: str, goal: float) -> None:
+    """Print one figure."""
+    line = {"figure": figure, "value": round(value, 2), "unit": unit, "goal": goal, "ok": value <= goal}
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
