@@ -18,6 +18,10 @@ _API_PATHS: Final = (
     "/embeddings",
     "/responses",
 )
+#: Bodies above this size are looked at before they are parsed: small JSON values take many times their bytes.
+_LARGE_BYTES: Final = 1024 * 1024
+#: Most commas and opening brackets of a large body: a bound on its values, some 300 MB of objects at worst.
+_MAX_VALUES: Final = 8_000_000
 #: A string longer than this that stands for an image or a file enters the prompt as a digest.
 _MAX_REFERENCE: Final = 256
 _START, _NEXT, _MEDIA = b"\x01", b"\x02", b"\x03"  # bytes that no UTF-8 text of a prompt needs
@@ -47,6 +51,8 @@ def parse(path: str, body: bytes) -> ParsedBody:
     """Read a JSON body. Raises InvalidBodyError when it is not a JSON object or names no model."""
     if not body:
         raise InvalidBodyError("the request has no body; send a JSON object with a model")
+    if len(body) > _LARGE_BYTES and body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:
+        raise InvalidBodyError("the request body holds too many values")
     try:
         document = json.loads(body)
     except RecursionError:

@@ -1,11 +1,14 @@
 """Token usage from OpenAI responses as their bytes pass by. Pure, bounded; never raises on bad input."""
 
 import json
+import re
 from typing import Final, Protocol
 
 #: Longest piece of a response that is kept while looking for usage.
 MAX_KEPT_BYTES: Final = 64 * 1024
 _KEY: Final = b'"usage"'
+#: Servers that were asked for usage write `"usage": null` into every event but the last.
+_OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _decode_at: Final = json.JSONDecoder().raw_decode
 
 
@@ -62,7 +65,7 @@ class StreamUsage:
             self._skip = True
         elif self._skip:
             self._carry = b""
-        if _KEY in lines:
+        if _KEY in lines and _OBJECT.search(lines):
             self._scan(lines)
 
     def close(self) -> None:

@@ -168,7 +168,14 @@ def headers_reply(destination: str, content_length: int | None, remove: Iterable
     """
     mutation, metadata = _destination_parts(destination)
     if content_length is not None:
-        mutation += _set_header("content-length", str(content_length).encode())
+        digits = b"%d" % content_length
+        size = len(digits)  # below 0x80 even with what is around it, so each length is one byte
+        mutation += b"\x0a%c\x0a%c\x0a\x0econtent-length\x1a%c%b\x18\x02" % (
+            size + 22,
+            size + 18,
+            size,
+            digits,
+        )
     for name in remove:
         mutation += _field(0x12, name.encode())
     common = _field(0x12, mutation) + b"\x28\x01"

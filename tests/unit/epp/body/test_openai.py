@@ -141,3 +141,8 @@ def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
 )
 def test_paths_match_by_whole_segments(path: str, known: bool) -> None:
     assert is_api_path(path) is known
+
+
+def test_a_large_body_of_tiny_values_is_refused_before_it_fills_memory() -> None:
+    assert refusal(COMPLETIONS, b'{"model": "m", "prompt": [' + b"[]," * 5_000_000 + b"[]]}")
+    assert not refusal(COMPLETIONS, b'{"model": "m", "prompt": [' + b"1000," * 400_000 + b"1]}")
