@@ -170,6 +170,7 @@ class PodWorker:
 
     def _write_files(self) -> None:
         facts = self._facts()
+        self._directory.mkdir(parents=True, exist_ok=True)  # a pod may have no volume at all
         for volume in self._pod["spec"].get("volumes") or ():
             folder = self._directory / "volumes" / volume["name"]
             files = volume_files(volume, self._pod, facts, self._config_map, self._tokens.of)
