@@ -52,6 +52,7 @@ class LocalCluster:
         self._images = images
         self._tied = tied
         self._names = names
+        self._supervisor: subprocess.Popen[str] | None = None
 
     @classmethod
     def attach(cls, directory: Path) -> "LocalCluster":
@@ -110,6 +111,7 @@ class LocalCluster:
             supervisor.terminate()
             supervisor.wait()
             raise
+        self._supervisor = supervisor
 
     def stop(self) -> None:
         """End every process of the cluster; does nothing when none is left.
@@ -132,6 +134,8 @@ class LocalCluster:
         if left:
             message = f"could not end process(es) {', '.join(map(str, left))}"
             raise LocalClusterError(message)
+        if self._supervisor is not None:  # it was our own child
+            self._supervisor.wait()
         remove_state(self.directory)
 
     def processes(self) -> list[int]:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from local_cluster.errors import NamespacesRefusedError
 from local_cluster.node.mounts import Mount, plan_root
 from local_cluster.state import MARK
@@ -78,9 +80,17 @@ class Process:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End every process of the container at once."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        """End every process of the container at once.
+
+        The program is killed, not its set-up process: that one then ends after the last of them, so that the
+        end that `wait` reports is the end of all.
+        """
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            inside = psutil.Process(self._process.pid).children()
+            for child in inside:
+                child.kill()
+            if not inside:  # it has not come so far as to start the program
+                self._process.kill()
 
 
 async def start(launch: Launch) -> Process:

@@ -49,7 +49,7 @@ def test_it_refuses_by_name(given: dict[str, Any], field: str) -> None:
 
 
 def test_it_takes_what_it_supports() -> None:
-    spec = {
+    spec: dict[str, Any] = {
         "volumes": [
             {"name": kind, kind: {}} for kind in ("configMap", "emptyDir", "projected", "downwardAPI")
         ]
