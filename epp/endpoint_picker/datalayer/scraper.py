@@ -254,8 +254,8 @@ class _Target:
     # Called by the link.
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Send the request that the connection was opened for."""
-        if self.asked_at is None:
+        """Send the request that the connection was opened for, unless it is over or has another by now."""
+        if self.asked_at is None or self._transport is not None:
             transport.abort()
             return
         self._response = ResponseReader(MAX_PAGE_BYTES)
