@@ -168,4 +168,3 @@ def _log_refusal(seen: Observation, intent: Intent, error: ApiError) -> None:
         error.message or error.reason,
         extra={"pool": "/".join(seen.key), "object": intent.name},
     )
-

@@ -22,6 +22,7 @@ from inference_operator.naming import (
 from inference_operator.observation import Observation
 
 GRACE_SECONDS: Final = 60
+_ENVOY_UID: Final = 101
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
     "requests": {"cpu": "500m", "memory": "256Mi"},
     "limits": {"memory": "2Gi"},
@@ -51,7 +52,8 @@ def desired(seen: Observation) -> tuple[Intent, Intent]:
                 "spec": {
                     "automountServiceAccountToken": False,
                     "terminationGracePeriodSeconds": GRACE_SECONDS,
-                    "securityContext": pod_security(),
+                    # Envoy's image begins as root and steps down by itself, which runAsNonRoot forbids.
+                    "securityContext": {**pod_security(), "runAsUser": _ENVOY_UID, "runAsGroup": _ENVOY_UID},
                     "containers": [_container(seen)],
                 },
             },

@@ -1,0 +1,111 @@
+"""What is made for a pool, field by field: review the golden files as a diff.
+
+HEADROOM_UPDATE_GOLDEN=1 writes them anew.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inference_api.priority_table import PriorityTable
+from inference_operator.desired.config_maps import config_text
+from inference_operator.desired.plan import desired
+from inference_operator.desired.ports import picker_ports
+from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
+from inference_operator.observation import Observation
+from inference_operator.ownership import judge
+from observations import objective, observation, picker_body, pool_body
+
+GOLDEN = Path(__file__).parent / "golden"
+FULL = picker_body(
+    image="mine:2",
+    config={"plugins": [{"type": "random-picker"}]},
+    resources={"requests": {"cpu": 1}},
+    proxy={"mode": "Deployment", "replicas": 2, "image": "envoy:2"},
+)
+CASES = {
+    "plain": observation(),
+    "full": observation(
+        picker=FULL, objectives=(objective("batch", -5), objective("gold", 10), objective("none"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    seen = CASES[name]
+    bodies = [outline(intent.body) for intent in desired(seen, judge(seen))]
+    text = yaml.safe_dump_all(bodies, sort_keys=False, width=110)
+    file = GOLDEN / f"{name}.yaml"
+    if os.environ.get("HEADROOM_UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def outline(body: dict[str, object]) -> dict[str, object]:
+    """Return the body with Envoy's bootstrap, which has tests of its own, cut to a word."""
+    text = yaml.safe_dump(body, sort_keys=False)
+    made: dict[str, object] = yaml.safe_load(text)
+    if str(body["metadata"]).count("-proxy") and body["kind"] == "Deployment":
+        container = made["spec"]["template"]["spec"]["containers"][0]  # type: ignore[index]
+        place = container["args"].index("--config-yaml") + 1
+        container["args"][place] = "BOOTSTRAP"
+    return made
+
+
+def deployment_args(seen: Observation) -> list[str]:
+    for intent in desired(seen, judge(seen)):
+        if intent.kind is DEPLOYMENT:
+            args: list[str] = intent.body["spec"]["template"]["spec"]["containers"][0]["args"]
+            return args
+    raise AssertionError("no Deployment")
+
+
+def test_equal_observations_give_equal_objects_whatever_the_order_of_objectives() -> None:
+    one, other = objective("a", 1), objective("b", 2)
+    seen = observation(objectives=(one, other))
+    swapped = replace(seen, objectives=(other, one))
+    assert desired(seen, judge(seen)) == desired(swapped, judge(swapped))
+
+
+@pytest.mark.parametrize("port", [9002, 9003, 9090, 443, 8081])
+def test_the_pools_port_is_the_pickers_and_no_two_ports_meet(port: int) -> None:
+    ref = {"group": "", "kind": "Service", "name": "llm-epp", "port": {"number": port}}
+    seen = observation(pool_body(endpointPickerRef=ref))
+    ports = picker_ports(seen)
+    assert ports.ext_proc == port
+    assert len({ports.ext_proc, ports.health, ports.metrics}) == 3
+    assert f"--grpc-port={port}" in deployment_args(seen)
+    service = next(i.body for i in desired(seen, judge(seen)) if i.kind is SERVICE)
+    assert all(p["port"] == p["targetPort"] for p in service["spec"]["ports"])
+
+
+def test_a_long_pool_name_is_in_no_label() -> None:
+    seen = observation(pool_body("p" * 200))
+    for intent in desired(seen, judge(seen)):
+        labels = intent.body["metadata"]["labels"]
+        assert all(len(value) <= 63 for value in labels.values())
+
+
+def test_a_users_configuration_is_written_with_its_type() -> None:
+    text = config_text({"kind": "EndpointPickerConfig", "plugins": [{"type": "x"}]})
+    assert yaml.safe_load(text) == {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [{"type": "x"}],
+    }
+
+
+def test_the_table_round_trips() -> None:
+    seen = CASES["full"]
+    maps = {i.name: i.body["data"] for i in desired(seen, judge(seen)) if i.kind is CONFIG_MAP}
+    table = PriorityTable.model_validate_json(maps["llm-epp-priorities"]["table.json"])
+    assert {name: entry.priority for name, entry in table.objectives.items()} == {
+        "batch": -5,
+        "gold": 10,
+        "none": 0,
+    }

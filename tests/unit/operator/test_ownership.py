@@ -1,0 +1,216 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inference_operator.desired.plan import desired, superfluous
+from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, PICKER, POOL, SERVICE
+from inference_operator.observation import Access, Observation, Rival
+from inference_operator.ownership import Stance, invalid_label_key, judge, users_own
+from observations import SETTINGS, ago, observation, picker_body, pool_body, settled
+
+
+def foreign_service(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "llm-epp", "namespace": "ns"}, "spec": spec}
+
+
+def ref(**fields: Any) -> dict[str, Any]:
+    base = {"group": "", "kind": "Service", "name": "llm-epp", "port": {"number": 9002}}
+    return pool_body(endpointPickerRef={**base, **fields})
+
+
+def annotated(value: str) -> dict[str, Any]:
+    return pool_body(metadata={"annotations": {"headroom.dev/managed": value}})
+
+
+GONE = replace(observation(), pool=None, pool_object=None)
+TAKEN = Rival(name="elder", uid="uid-a", created=ago(7200))
+YOUNGER = Rival(name="younger", uid="uid-z", created=ago(60))
+
+CASES: dict[str, tuple[Observation, Stance, str]] = {
+    "free": (observation(), Stance.MANAGED, "Accepted"),
+    "no pool": (GONE, Stance.HANDS_OFF, "PoolNotFound"),
+    "no pool CRD": (replace(GONE, access=Access()), Stance.HANDS_OFF, "KindNotInstalled"),
+    "going": (
+        observation(pool_body(metadata={"deletionTimestamp": "2026-05-01T11:59:00Z"})),
+        Stance.HANDS_OFF,
+        "PoolTerminating",
+    ),
+    "annotated false": (observation(annotated("false")), Stance.HANDS_OFF, "NotManaged"),
+    "not annotated where it must be": (
+        observation(settings=replace(SETTINGS, manage="annotated")),
+        Stance.HANDS_OFF,
+        "NotManaged",
+    ),
+    "annotated where it must be": (
+        observation(annotated("true"), settings=replace(SETTINGS, manage="annotated")),
+        Stance.MANAGED,
+        "Accepted",
+    ),
+    "no reference": (
+        observation(pool_body(endpointPickerRef=None)),
+        Stance.UNWORKABLE,
+        "EndpointPickerRefMissing",
+    ),
+    "another kind": (observation(ref(kind="Thing")), Stance.UNWORKABLE, "UnsupportedRefKind"),
+    "another group": (observation(ref(group="example.com")), Stance.UNWORKABLE, "UnsupportedRefKind"),
+    "dotted name": (observation(ref(name="a.b")), Stance.UNWORKABLE, "InvalidPickerName"),
+    "name that begins with a digit": (observation(ref(name="1a")), Stance.UNWORKABLE, "InvalidPickerName"),
+    "name of 64": (observation(ref(name="a" * 64)), Stance.UNWORKABLE, "InvalidPickerName"),
+    "name of 63": (observation(ref(name="a" * 63)), Stance.MANAGED, "Accepted"),
+    "name too long for a proxy": (
+        observation(ref(name="a" * 58), picker_body(proxy={"mode": "Deployment"})),
+        Stance.UNWORKABLE,
+        "InvalidPickerName",
+    ),
+    "elder rival": (observation(rivals=(TAKEN,)), Stance.UNWORKABLE, "PickerNameTaken"),
+    "younger rival": (observation(rivals=(YOUNGER,)), Stance.MANAGED, "Accepted"),
+    "elder rival's Service is there": (
+        observation(rivals=(TAKEN,), service=foreign_service(), absent_for=0.0),
+        Stance.UNWORKABLE,
+        "PickerNameTaken",
+    ),
+    "foreign Service": (
+        observation(service=foreign_service(), absent_for=0.0),
+        Stance.LET_GO,
+        "ServiceNotOurs",
+    ),
+    "foreign Service, told to take over": (
+        observation(annotated("true"), service=foreign_service(), absent_for=0.0),
+        Stance.MANAGED,
+        "Accepted",
+    ),
+    "external name": (
+        observation(annotated("true"), service=foreign_service(type="ExternalName"), absent_for=0.0),
+        Stance.LET_GO,
+        "ServiceIsExternalName",
+    ),
+    "absent for 4 s": (observation(absent_for=4.0), Stance.WAITING, "WaitingForTakeUp"),
+    "absent for 4 s, told to take over": (
+        observation(annotated("true"), absent_for=4.0),
+        Stance.MANAGED,
+        "Accepted",
+    ),
+    "bad name, just seen": (
+        observation(ref(name="a.b"), known_for=1.0),
+        Stance.WAITING,
+        "WaitingForTakeUp",
+    ),
+    "bad label key": (
+        observation(pool_body(selector={"matchLabels": {"a b": "x"}})),
+        Stance.HELD,
+        "InvalidSelector",
+    ),
+    "our Service deleted a moment ago": (
+        replace(settled(), service=None, absent_for=0.1),
+        Stance.MANAGED,
+        "Accepted",
+    ),
+    "all in place": (settled(), Stance.MANAGED, "Accepted"),
+}
+
+
+@pytest.mark.parametrize(("seen", "stance", "reason"), CASES.values(), ids=CASES.keys())
+def test_verdict(seen: Observation, stance: Stance, reason: str) -> None:
+    verdict = judge(seen)
+    assert (verdict.stance, verdict.finding.reason) == (stance, reason)
+    assert verdict.finding.message
+
+
+def test_waiting_says_when_to_look_again() -> None:
+    assert judge(observation(absent_for=4.0)).recheck_after == pytest.approx(1.0)
+
+
+def test_a_service_of_ours_made_for_another_pool_is_not_this_pools() -> None:
+    seen = settled()
+    assert seen.service is not None
+    other = {**seen.service["metadata"], "annotations": {"headroom.dev/pool-name": "another"}}
+    verdict = judge(replace(seen, service={**seen.service, "metadata": other}))
+    assert verdict.finding.reason == "ServiceNotOurs"
+
+
+def test_whoever_owns_the_selector_owns_the_service() -> None:
+    seen = settled()
+    assert seen.service is not None
+    entries = [
+        {"manager": "headroom-operator", "operation": "Apply", "fieldsV1": {"f:spec": {"f:selector": {}}}},
+        {"manager": "cloud", "operation": "Update", "fieldsV1": {"f:metadata": {"f:finalizers": {}}}},
+    ]
+
+    def with_entries(*more: dict[str, Any]) -> Observation:
+        metadata = {**seen.service["metadata"], "managedFields": [*entries, *more]}  # type: ignore[index]
+        return replace(seen, service={**(seen.service or {}), "metadata": metadata})
+
+    assert judge(with_entries()).stance is Stance.MANAGED
+    helm = {"manager": "helm", "operation": "Update", "fieldsV1": {"f:spec": {"f:selector": {}}}}
+    verdict = judge(with_entries(helm))
+    assert (verdict.stance, verdict.finding.reason) == (Stance.LET_GO, "ServiceNotOurs")
+    assert "helm" in verdict.finding.message
+
+
+def test_letting_go_removes_all_of_ours_but_the_service() -> None:
+    seen = settled()
+    service = {**(seen.service or {}), "metadata": {"name": "llm-epp", "namespace": "ns"}}
+    children = {key: body for key, body in seen.children.items() if key[0] is not SERVICE}
+    seen = replace(seen, service=service, children=children)
+    verdict = judge(seen)
+    assert desired(seen, verdict) == ()
+    doomed = superfluous(seen, verdict, ())
+    assert set(doomed) == {*children, (PICKER, "llm")}
+
+
+def test_letting_go_spares_a_users_endpoint_picker() -> None:
+    seen = replace(settled(observation(picker=picker_body())), service=foreign_service())
+    assert (PICKER, "llm") not in superfluous(seen, judge(seen), ())
+
+
+def test_what_no_longer_belongs_is_removed_and_the_rest_kept() -> None:
+    proxied = settled(observation(picker=picker_body(proxy={"mode": "Deployment"})))
+    seen = proxied.with_picker(picker_body())
+    verdict = judge(seen)
+    doomed = superfluous(seen, verdict, desired(seen, verdict))
+    assert set(doomed) == {(SERVICE, "llm-epp-proxy"), (DEPLOYMENT, "llm-epp-proxy")}
+
+
+def test_a_bad_selector_makes_and_removes_no_picker() -> None:
+    seen = settled()
+    body = pool_body(selector={"matchLabels": {"a b": "x"}})
+    held = replace(observation(body), children=seen.children, service=seen.service)
+    verdict = judge(held)
+    assert [intent.kind for intent in desired(held, verdict)] == [PICKER]
+    assert superfluous(held, verdict, ()) == {}
+
+
+def test_paused_changes_nothing() -> None:
+    seen = observation(picker=picker_body(paused=True), children={(CONFIG_MAP, "old"): {"metadata": {}}})
+    verdict = judge(seen)
+    assert desired(seen, verdict) == ()
+    assert superfluous(seen, verdict, ()) == {}
+
+
+def test_an_endpoint_picker_is_ours_until_a_user_applies_one_over_it() -> None:
+    (mine,) = (i.body for i in desired(observation(), judge(observation())) if i.kind is PICKER)
+    assert not users_own(mine, "llm")
+    assert users_own(picker_body(), "llm")
+    entry = {"manager": "kubectl", "operation": "Apply"}
+    assert users_own({**mine, "metadata": {**mine["metadata"], "managedFields": [entry]}}, "llm")
+    edit = {"manager": "kubectl-edit", "operation": "Update"}
+    assert not users_own({**mine, "metadata": {**mine["metadata"], "managedFields": [edit]}}, "llm")
+
+
+@pytest.mark.parametrize("key", ["app", "app.kubernetes.io/name", "a/B_c.d", "A" * 63])
+def test_good_label_keys(key: str) -> None:
+    assert not invalid_label_key(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a b", "/x", "x/", "A.b/c", "a/b/c", "-a", "A" * 64, "é", f"{'a' * 254}/b"]
+)
+def test_bad_label_keys(key: str) -> None:
+    assert invalid_label_key(key)
+
+
+def test_the_pool_kind_is_the_upstream_one() -> None:
+    assert POOL.path("ns", "x", "status") == (
+        "/apis/inference.networking.k8s.io/v1/namespaces/ns/inferencepools/x/status"
+    )
