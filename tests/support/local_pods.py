@@ -15,6 +15,8 @@ from local_cluster.tools import find_kubectl
 
 T = TypeVar("T")
 LIMIT_S = 60.0
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+CONTAINER_FIELDS: tuple[str, ...] = ("env", "envFrom", "volumeMounts", "ports", *PROBES)
 
 #: `sh` is a shell; `py` runs the Python text that is its argument.
 IMAGES = {
@@ -98,19 +100,7 @@ def condition(pod: dict[str, Any], kind: str) -> str:
 
 def pod(name: str, image: str, *args: str, **spec: Any) -> dict[str, Any]:
     """Return a pod with one container, `main`; keywords of a container go to it, others to the pod."""
-    of_container = {
-        key: spec.pop(key)
-        for key in (
-            "env",
-            "envFrom",
-            "volumeMounts",
-            "readinessProbe",
-            "livenessProbe",
-            "startupProbe",
-            "ports",
-        )
-        if key in spec
-    }
+    of_container = {key: spec.pop(key) for key in CONTAINER_FIELDS if key in spec}
     container: dict[str, Any] = {"name": "main", "image": f"{image}:1", "args": list(args), **of_container}
     whole: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 5, **spec}
     meta = {"name": name, "labels": {"app": name}}

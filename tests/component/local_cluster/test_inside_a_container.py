@@ -197,7 +197,7 @@ def test_the_set_up_needs_no_rights_of_root() -> None:
             "argv": [
                 "/bin/sh",
                 "-c",
-                "read word < /etc/made/conf; test $word = told && test $$ = 1 && exit 7",
+                "read word < /etc/made/conf; test $word$$ = told1 && exit 7",
             ],
             "environment": {},
             "directory": "/",
