@@ -24,6 +24,8 @@ _LARGE_BYTES: Final = 1024 * 1024
 _MAX_VALUES: Final = 8_000_000
 #: A string longer than this that stands for an image or a file enters the prompt as a digest.
 _MAX_REFERENCE: Final = 256
+#: json.loads would first guess the encoding; JSON between systems is UTF-8 (RFC 8259, 8.1).
+_decode: Final = json.JSONDecoder().decode
 _START, _NEXT, _MEDIA = b"\x01", b"\x02", b"\x03"  # bytes that no UTF-8 text of a prompt needs
 
 
@@ -54,7 +56,7 @@ def parse(path: str, body: bytes) -> ParsedBody:
     if len(body) > _LARGE_BYTES and body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:
         raise InvalidBodyError("the request body holds too many values")
     try:
-        document = json.loads(body)
+        document = _decode(body.decode())
     except RecursionError:
         raise InvalidBodyError("the request body is nested too deeply") from None
     except ValueError as error:

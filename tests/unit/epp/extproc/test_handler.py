@@ -1,0 +1,119 @@
+"""The joint between transport and exchange: back-pressure, ends and faults."""
+
+import logging
+from itertools import pairwise
+
+import pytest
+from typing_extensions import override
+
+import ext_proc as wire
+from endpoint_picker.extproc.buffers import BufferBudget
+from endpoint_picker.extproc.handler import process_route
+from endpoint_picker.observability.metrics import PickerMetrics
+from endpoint_picker.request import Pick
+from endpoint_picker.transport.seam import OK, Handler, StatusCode
+from recording_stream import RecordingStream
+
+A = "10.0.0.1:8000"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.5
+        return self.now
+
+
+def handler_on(
+    stream: RecordingStream, router: wire.CountingRouter, metrics: PickerMetrics | None = None
+) -> Handler:
+    handler = process_route(router, BufferBudget(), metrics or PickerMetrics(), Clock())(stream)
+    handler.opened(())
+    return handler
+
+
+def test_a_slow_proxy_is_given_a_large_body_as_it_takes_it() -> None:
+    stream, router = RecordingStream(), wire.CountingRouter(A)
+    stream.room = False
+    handler = handler_on(stream, router)
+    body = wire.body_of(prompt="x" * 5_000_000)
+    handler.received(wire.request_headers())
+    handler.received(wire.request_body(body, end=True))
+    counts = [len(stream.sent)]
+    while stream.sent and not wire.pieces(stream.sent[-1:], "request_body")[0][1]:
+        handler.writable()
+        counts.append(len(stream.sent))
+    assert b"".join(part for part, _ in wire.pieces(stream.sent, "request_body")) == body
+    assert max(after - before for before, after in pairwise(counts)) < 20
+    assert len(counts) > 4
+
+
+def test_a_response_is_answered_while_a_large_body_waits() -> None:
+    stream, router = RecordingStream(), wire.CountingRouter(A)
+    stream.room = False
+    handler = handler_on(stream, router)
+    handler.received(wire.request_headers())
+    handler.received(wire.request_body(wire.body_of(prompt="x" * 5_000_000), end=True))
+    handler.received(wire.response_headers(status="413", end=True))
+    assert wire.kinds(stream.sent[-1:]) == ["response_headers"]
+    assert not router.held
+
+
+@pytest.mark.parametrize("end", ["ended", "aborted"])
+def test_the_end_of_a_stream_releases(end: str) -> None:
+    stream, router = RecordingStream(), wire.CountingRouter(A)
+    handler = handler_on(stream, router)
+    handler.received(wire.request_headers(end=True, method="GET"))
+    assert router.held
+    if end == "ended":
+        handler.ended()
+        assert stream.status is OK
+    else:
+        handler.aborted(StatusCode.CANCELLED)
+    assert not router.held
+
+
+def test_a_refusal_finishes_the_stream_after_its_answer() -> None:
+    stream = RecordingStream()
+    handler = handler_on(stream, wire.CountingRouter())
+    handler.received(wire.request_headers(end=True, method="GET"))
+    assert wire.kinds(stream.sent) == ["immediate_response"]
+    assert stream.status is OK
+
+
+class FaultyRouter(wire.CountingRouter):
+    """Picks, and then fails on the first token."""
+
+    @override
+    def first_token(self, pick: Pick) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_fault_of_ours_ends_one_stream_and_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    stream, router, metrics = RecordingStream(), FaultyRouter(A), PickerMetrics()
+    handler = handler_on(stream, router, metrics)
+    for message in (
+        wire.request_headers(end=True, method="GET"),
+        wire.response_headers(),
+        wire.response_body(b"x", end=False),
+    ):
+        handler.received(message)
+    assert stream.status is not None
+    assert stream.status.code is StatusCode.INTERNAL
+    assert "ZeroDivision" not in stream.status.message
+    assert not router.held
+    assert metrics.open_exchanges == 0
+    assert "exchange failed" in caplog.text
+
+
+def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+    for level in (logging.INFO, logging.DEBUG):
+        with caplog.at_level(level, "endpoint_picker"):
+            handler = handler_on(RecordingStream(), wire.CountingRouter(A))
+            handler.received(wire.request_headers(end=True, method="GET"))
+            handler.ended()
+    (entry,) = [each for each in caplog.records if each.message == "exchange over"]
+    told = vars(entry)
+    assert (told["endpoint"], told["outcome"], told["ending"]) == (A, "picked", "disconnected")
