@@ -15,6 +15,7 @@ from local_cluster.node.api import MERGE_PATCH, Access, Api, ApiError, settle
 from local_cluster.node.dns import DnsServer, serve
 from local_cluster.node.events import Events
 from local_cluster.node.images import ImageCommand
+from local_cluster.node.logs import LogServer
 from local_cluster.node.mirror import Mirror
 from local_cluster.node.names import hosts_file, resolver_file, service_addresses
 from local_cluster.node.objects import Json, Key, is_deleting, key_of, timestamp, uid_of
@@ -58,6 +59,7 @@ class Node:
         self._others: set[asyncio.Task[None]] = set()
         self._gone: deque[Key] = deque()
         self._dns: DnsServer | None = None
+        self._logs = LogServer(access, self._log_of, self._is_running)
         server = urlsplit(access.url)
         self._surroundings = Surroundings(
             api=self._api,
@@ -83,19 +85,21 @@ class Node:
         await check_namespaces(self._directory / "trial")
         async with self._api:
             self._dns = await serve(self._lookup) if self._use_dns else None
+            log_port = await self._logs.start(HOST_ADDRESS)
             try:
                 self._spawn(self._surroundings.events.run())
                 for mirror in (self._services, self._config_maps, self._pods):
                     self._spawn(mirror.run())
                     await mirror.listed.wait()
-                await self._keep_registered()
+                await self._keep_registered(log_port)
             finally:
                 if self._dns is not None:
                     self._dns.close()
+                await self._logs.close()
                 await settle({*self._others, *(task for _, task in self._workers.values())})
                 await settle(set(self._ending.values()))
 
-    async def _keep_registered(self) -> None:
+    async def _keep_registered(self, log_port: int) -> None:
         """Make the Node object, and say now and then that it is alive."""
         registered = False
         while True:
@@ -104,7 +108,10 @@ class Node:
                     await self._register()
                     registered = True
                 await self._api.call(
-                    "PATCH", f"/api/v1/nodes/{NODE_NAME}/status", _node_status(), content_type=MERGE_PATCH
+                    "PATCH",
+                    f"/api/v1/nodes/{NODE_NAME}/status",
+                    _node_status(log_port),
+                    content_type=MERGE_PATCH,
                 )
                 delay = _HEARTBEAT_S
             except ApiError as error:
@@ -200,6 +207,13 @@ class Node:
             for worker, _ in self._workers.values():
                 worker.update()
 
+    def _log_of(self, namespace: str, pod: str, container: str) -> Path:
+        return self._log_directory / pod_folder((namespace, pod)) / f"{container}.log"
+
+    def _is_running(self, namespace: str, pod: str, container: str) -> bool:
+        statuses = self._pods.items.get((namespace, pod), {}).get("status", {}).get("containerStatuses") or ()
+        return any(each["name"] == container and "running" in each["state"] for each in statuses)
+
     def _lookup(self, key: Key) -> list[str] | None:
         service = self._services.items.get(key)
         return None if service is None else service_addresses(service, self._pods.items.values())
@@ -216,7 +230,7 @@ class Node:
         task.add_done_callback(self._others.discard)
 
 
-def _node_status() -> Json:
+def _node_status(log_port: int) -> Json:
     now = timestamp(datetime.datetime.now(datetime.UTC))
     ready = {
         "type": "Ready",
@@ -230,10 +244,9 @@ def _node_status() -> Json:
     return {
         "status": {
             "conditions": [ready],
-            "addresses": [
-                {"type": "InternalIP", "address": HOST_ADDRESS},
-                {"type": "Hostname", "address": NODE_NAME},
-            ],
+            # An address alone: the API server would look a Hostname up, and refuses it for loopback.
+            "addresses": [{"type": "InternalIP", "address": HOST_ADDRESS}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}},
             "capacity": room,
             "allocatable": room,
         }

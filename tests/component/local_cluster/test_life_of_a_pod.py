@@ -211,3 +211,16 @@ def test_a_program_that_cannot_be_run_is_named(kube: Kube) -> None:
     eventually("event", lambda: [e for e in kube.events("broken") if "/no/such/program" in e["message"]])
     last = kube.await_pod("broken", "has ended", restarts)["status"]["containerStatuses"][0]["lastState"]
     assert (last["terminated"]["exitCode"], last["terminated"]["reason"]) == (128, "StartError")
+
+
+def test_kubectl_shows_and_follows_logs(kube: Kube) -> None:
+    kube.apply(pod("talking", "sh", "echo one; echo two; sleep 1; echo three", restartPolicy="Never"))
+    kube.await_log("talking", "two")
+    assert kube.run("logs", "-f", "talking") == "one\ntwo\nthree\n"
+    assert kube.run("logs", "talking", "--tail=1") == "three\n"
+
+
+def test_a_pod_without_any_volume_runs(kube: Kube) -> None:
+    kube.apply(pod("bare", "sh", "echo bare; exec sleep 3600", automountServiceAccountToken=False))
+    kube.await_log("bare", "bare")
+    kube.await_ready("bare")

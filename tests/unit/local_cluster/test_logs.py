@@ -1,0 +1,40 @@
+"""What `kubectl logs` may ask for, and where the tail of a log begins."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from local_cluster.node.logs import Wish, parse_wish, seek_tail
+
+
+def test_wishes() -> None:
+    assert parse_wish({}) == Wish(follow=False, tail_lines=None, limit_bytes=None)
+    asked = {"follow": "true", "tailLines": "5", "limitBytes": "10", "previous": "false"}
+    assert parse_wish(asked) == Wish(follow=True, tail_lines=5, limit_bytes=10)
+
+
+@pytest.mark.parametrize("query", [{"previous": "true"}, {"tailLines": "-1"}, {"sinceSeconds": "5"}])
+def test_what_it_does_not_have_it_says(query: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(query))):
+        parse_wish(query)
+
+
+@given(
+    st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b" ")), max_size=9),
+    st.integers(0, 12),
+)
+def test_the_tail_is_the_last_lines(lines: list[bytes], count: int) -> None:
+    for text in (b"".join(line + b"\n" for line in lines), b"\n".join(lines)):
+        file = io.BytesIO(text)
+        seek_tail(file, count)
+        whole = io.BytesIO(text).readlines()
+        assert file.read() == b"".join(whole[len(whole) - min(count, len(whole)) :])
+
+
+def test_the_tail_of_a_log_of_many_blocks() -> None:
+    text = b"".join(b"%070d\n" % number for number in range(5000))
+    file = io.BytesIO(text)
+    seek_tail(file, 3000)
+    assert file.read() == text[-3000 * 71 :]
