@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from inference_operator.connection import Connection, ConnectionProblem
 from inference_operator.controller import Controller
+from inference_operator.flags import parse_settings
 from inference_operator.health import HealthServer
 from inference_operator.logs import configure_logs
-from inference_operator.settings import Settings, parse_settings
+from inference_operator.settings import Settings
 
 log = logging.getLogger(__name__)
 

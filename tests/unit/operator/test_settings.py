@@ -1,7 +1,7 @@
 import pytest
 
 from inference_operator.durations import parse_duration
-from inference_operator.settings import parse_settings
+from inference_operator.flags import parse_settings
 
 
 def test_defaults() -> None:
