@@ -172,6 +172,9 @@ class Connection(StreamLifecycle):
             padding = _padding(data[start] if size else None, size)
             start += 1
             stop -= padding - 1
+            if start == stop and not flags & codes.END_STREAM:
+                self._guard.useful -= 1
+                self._guard.note_unproductive()
         if stream.content_left is not None:
             self._count_content(stream, stop - start, bool(flags & codes.END_STREAM))
         if flags & codes.END_STREAM:

@@ -79,7 +79,6 @@ class StreamLifecycle:
     def __init__(self, *, server: bool, limits: Limits, owner: ConnectionOwner) -> None:
         self.server = server
         self.owner = owner
-        self.outbox = Outbox(limits, self._local_end)
         self.streams: dict[int, Stream] = {}
         self.fault: ProtocolError | None = None
         self.greeted = False
@@ -87,7 +86,8 @@ class StreamLifecycle:
         self.goaway_received = False
         self.last_remote_id = 0
         self._limits = limits
-        self._guard = FloodGuard(limits)
+        self._guard = guard = FloodGuard(limits)
+        self.outbox = Outbox(limits, guard, self._local_end)
         self._goaway_sent: int | None = None
         self._next_id = 1
         self._recv_window = limits.connection_window

@@ -7,16 +7,22 @@ the bounds in `limits`.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import MisuseError, ProtocolError
 from lean_grpc.http2.fields import Field
+from lean_grpc.http2.guard import FloodGuard
 from lean_grpc.http2.header_blocks import HeaderEncoder
 from lean_grpc.http2.settings import PeerSettings
 from lean_grpc.http2.states import ON_SEND_DATA, ON_SEND_HEADERS
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
+
+USEFUL_PART: Final = 256
+"""Bytes from which a part of a message counts as work done; else a peer that opens its window by the byte
+would pay so for its own window updates."""
 
 _pack_header = codes.FRAME_HEADER.pack
 
@@ -33,6 +39,7 @@ class Outbox:
         "_encoder",
         "_ended",
         "_flush_wanted",
+        "_guard",
         "_limits",
         "_output_high",
         "corked",
@@ -43,13 +50,13 @@ class Outbox:
         "peer",
         "queued",
         "ripe",
-        "useful",
         "waiting",
         "window",
     )
 
-    def __init__(self, limits: Limits, ended: Callable[[Stream], None]) -> None:
+    def __init__(self, limits: Limits, guard: FloodGuard, ended: Callable[[Stream], None]) -> None:
         self._limits = limits
+        self._guard = guard
         self._output_high = limits.output_high
         self._ended = ended
         self._encoder = HeaderEncoder()
@@ -59,7 +66,6 @@ class Outbox:
         self.window = DEFAULT_WINDOW
         self.frames: list[bytes | memoryview] = []
         self.queued = 0
-        self.useful = 0
         self.corked = False
         self.paused = False
         self.overflowing = False
@@ -114,7 +120,7 @@ class Outbox:
             stream.send_window -= size
             self.window -= size
             self.queued += size
-            self.useful += 1
+            self._guard.useful += 1
             stream.answered = True
             self.frames.append(_pack_header(size >> 8, size & 0xFF, 0, 1 if end else 0, stream.id))
             self.frames += chunks
@@ -256,7 +262,8 @@ class Outbox:
         stream.send_window -= size
         self.window -= size
         self.queued += size
-        self.useful += 1
+        if size >= USEFUL_PART:
+            self._guard.useful += 1
         stream.answered = True
         stream.pending_bytes -= size
         self.frames.append(_pack_header(size >> 8, size & 0xFF, 0, 1 if end else 0, stream.id))
