@@ -18,8 +18,8 @@ CACHED_BLOCKS = 64
 """Blocks that a cache holds before it starts afresh."""
 CACHED_BLOCK_SIZE = 1_024
 """Bytes of an encoded block above which it is not cached."""
-TABLE_UPDATES = 2
-"""Size updates that a block may begin with (RFC 7541, 4.2: the smallest and the final one)."""
+TABLE_UPDATES = 16
+"""Size updates that a block may begin with. RFC 7541, 4.2, asks for two at most; some peers say every one."""
 
 
 class VersionedTable(HeaderTable):
