@@ -8,16 +8,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_api import ApiAccess, KubernetesApi
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.observability.metrics import PoolFigures
-from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figures
+from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import Settings
 
@@ -44,6 +41,7 @@ class Picker:
             interval=settings.refresh_metrics_interval_s,
             on_block_size=self.router.index.follow_block_size,
         )
+        add_pool_gauges(self.servers.metrics, settings.pool_name, self.router, self.scraper)
         self._api: KubernetesApi | None = None
         self._watch: PoolWatch | FileWatch = self._discovery()
         self._stop = asyncio.Event()
@@ -119,23 +117,6 @@ class Picker:
             _log.error(
                 "priorities refused, the last ones stay", extra={"reason": self.router.priorities_error}
             )
-
-
-def pool_figures(router: PoolRouter) -> PoolFigures:
-    """Return the averages over the ready endpoints; an endpoint without fresh metrics is left out of them."""
-    table = router.table
-    rows = table.ready_rows
-    return PoolFigures(
-        ready_endpoints=int(rows.size),
-        average_queue_size=_mean(table.waiting[rows]),
-        average_running_requests=_mean(table.running[rows]),
-        average_kv_cache_utilisation=_mean(table.kv_usage[rows]),
-    )
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else 0.0
 
 
 def _text(path: Path) -> str:

@@ -230,6 +230,12 @@ class PickerMetrics:
         """Add one gauge without labels, read when it is asked for."""
         self._readings.append(Reading(PREFIX + name, help_text, (), lambda: [((), value())]))
 
+    def read_each(
+        self, name: str, help_text: str, labels: Labels, read: Callable[[], Iterable[tuple[Labels, float]]]
+    ) -> None:
+        """Add a gauge with labels whose (label values, value) pairs are read when they are asked for."""
+        self._readings.append(Reading(PREFIX + name, help_text, labels, read))
+
     def collect(self) -> Iterable[Metric]:
         """Return all families; what prometheus_client calls."""
         families: tuple[Counts | Histogram | Reading, ...] = (

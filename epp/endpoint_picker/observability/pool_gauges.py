@@ -1,0 +1,61 @@
+"""Gauges over the endpoint table, read when Prometheus asks. Reads the router's state, changes none."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endpoint_picker.datalayer.scraper import Scraper
+from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
+from endpoint_picker.observability.series import Labels
+from endpoint_picker.routing import PoolRouter
+
+
+def pool_figures(router: PoolRouter) -> PoolFigures:
+    """Return the averages over the ready endpoints; an endpoint without fresh metrics is left out of them."""
+    table = router.table
+    rows = table.ready_rows
+    return PoolFigures(
+        ready_endpoints=int(rows.size),
+        average_queue_size=_mean(table.waiting[rows]),
+        average_running_requests=_mean(table.running[rows]),
+        average_kv_cache_utilisation=_mean(table.kv_usage[rows]),
+    )
+
+
+def add_pool_gauges(metrics: PickerMetrics, pool: str, router: PoolRouter, scraper: Scraper) -> None:
+    """Add the gauges of single endpoints, of the prefix index and of scraping."""
+    table = router.table
+
+    def queues() -> Iterator[tuple[Labels, float]]:
+        for row in table.ready_rows.tolist():
+            if not np.isnan(table.waiting[row]):
+                yield (pool, table.hostports[row]), float(table.waiting[row])
+
+    def column(values: NDArray[np.generic]) -> Iterator[tuple[Labels, float]]:
+        for row in table.occupied():
+            endpoint = table.endpoints[row]
+            if endpoint is not None:
+                yield (endpoint.name, endpoint.namespace, str(endpoint.port)), float(values[row])
+
+    metrics.read_each(
+        "per_endpoint_queue_size", "Waiting requests.", ("name", "model_server_endpoint"), queues
+    )
+    where = ("endpoint_name", "namespace", "port")
+    metrics.read_each(
+        "inflight_requests", "Reserved requests.", where, lambda: column(table.inflight_requests)
+    )
+    metrics.read_each("inflight_tokens", "Reserved tokens.", where, lambda: column(table.inflight_tokens))
+    metrics.read("prefix_indexer_size", "Entries of the prefix index.", lambda: router.index.entries)
+    metrics.read("datalayer_scrapes", "Metrics pages read.", lambda: scraper.scrapes)
+    metrics.read("datalayer_scrape_failures", "Scrapes without a page.", lambda: scraper.failures)
+    metrics.read("config_valid", "1 when the configuration offered last is in use.", lambda: _ok(router))
+
+
+def _ok(router: PoolRouter) -> float:
+    return 0.0 if router.config_error or router.priorities_error else 1.0
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else 0.0

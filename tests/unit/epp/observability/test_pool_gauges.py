@@ -1,0 +1,45 @@
+"""Gauges over the pool as a scraper reads them."""
+
+import math
+import time
+
+from prometheus_client import CollectorRegistry
+
+from endpoint_picker.datalayer.scraper import Scraper
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.observability.metrics import PickerMetrics
+from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figures
+from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.routing import build_router
+
+
+def test_single_endpoints_and_averages() -> None:
+    router = build_router()
+    router.replace_endpoints([Endpoint(f"s{at}", "ns", f"10.0.0.{at}", 8000) for at in (1, 2, 3)])
+    table = router.table
+    first, second, third = table.ready_rows.tolist()
+    table.waiting[first], table.waiting[second], table.waiting[third] = 2.0, 4.0, math.nan
+    pick = router.route(InferenceRequest(request_id="r"), None)
+    assert isinstance(pick, Pick)
+
+    metrics, registry = PickerMetrics(), CollectorRegistry()
+    scraper = Scraper(table, router.ledger, None, clock=time.monotonic)
+    add_pool_gauges(metrics, "p", router, scraper)
+    metrics.read_pool("p", lambda: pool_figures(router))
+    metrics.register(registry)
+
+    def value(metric: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"llm_d_epp_{metric}", labels)
+
+    pool = {"name": "p"}
+    assert registry.get_sample_value("llm_d_epp_average_queue_size", pool) == 3.0
+    assert registry.get_sample_value("llm_d_epp_ready_endpoints", pool) == 3
+    queue = {"name": "p", "model_server_endpoint": "10.0.0.2:8000"}
+    assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", queue) == 4.0
+    held = [
+        value("inflight_requests", endpoint_name=f"s{at}", namespace="ns", port="8000") for at in (1, 2, 3)
+    ]
+    assert sorted(each or 0.0 for each in held) == [0, 0, 1]
+    assert value("config_valid") == 1
+    router.apply_config("kind: Nonsense")
+    assert value("config_valid") == 0
