@@ -55,18 +55,15 @@ class PoolFigures:
     average_kv_cache_utilisation: float = 0.0
 
 
-class _Series:
-    """The children of one (model, priority), looked up once a request."""
+class _Timings:
+    """The histograms of one (model, priority)."""
 
     __slots__ = (
-        "cached_tokens", "duration", "errors", "gap", "input_tokens", "labels", "output_tokens",
-        "request_bytes", "response_bytes", "running", "total", "tpot", "ttft",
+        "cached_tokens", "duration", "gap", "input_tokens", "output_tokens", "request_bytes",
+        "response_bytes", "tpot", "ttft",
     )  # fmt: skip
 
     def __init__(self, metrics: "PickerMetrics", labels: Labels) -> None:
-        self.labels = labels
-        self.total: Count = metrics.request_total.labels(*labels)
-        self.running: Count = metrics.request_running.labels(*labels)
         self.duration: Buckets = metrics.request_duration.labels(*labels)
         self.request_bytes = metrics.request_bytes.labels(*labels)
         self.response_bytes = metrics.response_bytes.labels(*labels)
@@ -79,6 +76,30 @@ class _Series:
         }
         self.tpot = metrics.tpot.labels(*labels)
         self.gap = metrics.gaps.labels(*labels)
+
+
+class _Series:
+    """The children of one (model, priority), looked up once a request.
+
+    The histograms are made for the first response that is no error: a client that invents model names gets
+    errors, and must not make the page a hundred lines longer with each.
+    """
+
+    __slots__ = ("_metrics", "_timings", "labels", "running", "total")
+
+    def __init__(self, metrics: "PickerMetrics", labels: Labels) -> None:
+        self._metrics = metrics
+        self._timings: _Timings | None = None
+        self.labels = labels
+        self.total: Count = metrics.request_total.labels(*labels)
+        self.running: Count = metrics.request_running.labels(*labels)
+
+    @property
+    def timings(self) -> _Timings:
+        """The histograms, made on first use."""
+        if self._timings is None:
+            self._timings = _Timings(self._metrics, self.labels)
+        return self._timings
 
 
 class PickerMetrics:
@@ -149,7 +170,7 @@ class PickerMetrics:
 
     def gap(self, record: Record, seconds: float) -> None:
         """Count the time between two pieces of a response."""
-        self._of(record).gap.observe(seconds)
+        self._of(record).timings.gap.observe(seconds)
 
     def ended(self, record: Record) -> None:
         """Count everything that is known at the end."""
@@ -160,7 +181,6 @@ class PickerMetrics:
             return
         series = self._of(record)
         series.total.value += 1
-        series.request_bytes.observe(record.request_bytes)
         code = _error_code(record)
         if code:
             self.request_errors.labels(*series.labels, code).value += 1
@@ -169,10 +189,11 @@ class PickerMetrics:
         series.running.value -= 1
         if record.served_by and record.served_by != record.endpoint:
             self._elsewhere.value += 1
-        if record.ending is Ending.COMPLETED:
-            self._completed(series, record)
+        if record.ending is Ending.COMPLETED and record.response_status < 400:
+            self._completed(series.timings, record)
 
-    def _completed(self, series: _Series, record: Record) -> None:
+    def _completed(self, series: _Timings, record: Record) -> None:
+        series.request_bytes.observe(record.request_bytes)
         series.duration.observe(record.ended_at - record.started_at)
         series.response_bytes.observe(record.response_bytes)
         if record.response_chunks:

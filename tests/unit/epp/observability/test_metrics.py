@@ -70,10 +70,13 @@ def test_a_stream_that_ends_before_a_decision_counts_no_request() -> None:
 def test_invented_model_names_do_not_grow_the_page() -> None:
     metrics = PickerMetrics()
     for number in range(MAX_MODELS + 50):
-        finished(metrics, model=f"m{number}")
-    finished(metrics, model="x" * 10_000)
+        finished(metrics, model=f"m{number}", status=404)
+    finished(metrics, model="x" * 10_000, status=404)
     other = {**M, "model_name": "other", "target_model_name": "other"}
     assert value(metrics, "request_total", **other) == 51
+    registry = CollectorRegistry()
+    metrics.register(registry)
+    assert len(generate_latest(registry).splitlines()) < 5 * MAX_MODELS
 
 
 def test_pool_gauges_are_read_when_asked_for() -> None:
