@@ -39,13 +39,15 @@ class Stage:
         self.url = ""
         self.client = aiohttp.ClientSession()
 
-    async def start(self, *, servers: int = 2, tls: bool = False, subset: slice | None = None) -> None:
+    async def start(
+        self, *flags: str, servers: int = 2, tls: bool = False, subset: slice | None = None
+    ) -> None:
         self._stack.push_async_callback(self.client.close)
         for _ in range(servers):
             self.servers.append(await self._stack.enter_async_context(echo_server.running()))
-        flags = ["--pool-name", "p", "--bind-address", "127.0.0.1", f"--secure-serving={str(tls).lower()}"]
+        given = ["--pool-name", "p", "--bind-address", "127.0.0.1", f"--secure-serving={str(tls).lower()}"]
         ports = ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
-        self.picker = PickerServers(parse(flags + ports), self.router, lambda: PoolFigures(0))
+        self.picker = PickerServers(parse([*given, *ports, *flags]), self.router, lambda: PoolFigures(0))
         await self.picker.start()
         self._stack.push_async_callback(self.picker.stop)
         self.offer(*self.servers)
@@ -142,6 +144,17 @@ async def test_a_model_server_sees_none_of_the_control_headers(stage: Stage) -> 
     assert seen["x-gateway-destination-endpoint"] == stage.servers[0].address
     assert seen["test-epp-endpoint-selection"] == "kept"
     assert "x-prefiller-host-port" not in seen
+
+
+async def test_a_body_over_the_limit_gets_413_and_the_next_request_is_served(stage: Stage) -> None:
+    await stage.start("--max-request-bytes", "1000000", servers=1)
+    body = prompt(3_000_000)
+    async with stage.client.post(f"{stage.url}/v1/completions", data=BytesIO(body), headers=JSON) as response:
+        assert response.status == 413
+        assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-too-large"
+    await post(stage, prompt(900_000))
+    assert stage.servers[0].requests == 1
+    await stage.settled()
 
 
 async def test_a_get_is_routed(stage: Stage) -> None:
