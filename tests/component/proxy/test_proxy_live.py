@@ -138,3 +138,15 @@ async def test_without_a_picker_a_pool_that_fails_closed_answers_503(start_proxy
     assert set(late) == {503}
     await proxy.start_picker()
     await proxy.until_it_follows_the_picker()
+
+
+async def test_headers_beyond_the_limits_are_refused_and_the_proxy_goes_on(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+    url = f"{proxy.url}/v1/completions"
+
+    async with proxy.client.get(url, headers={"x-large": "x" * (61 << 10)}) as response:
+        assert response.status == 431
+    async with proxy.client.get(url, headers={f"x-{number}": "" for number in range(101)}) as response:
+        assert response.status == 431
+
+    assert await proxy.follows_the_picker()
