@@ -5,6 +5,7 @@ reached raises ApiUnavailable.
 """
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
@@ -76,6 +77,35 @@ class Api:
                 version = metadata.get("resourceVersion", "")
                 return items, int(version) if version.isdecimal() else 0
             query["continue"] = more
+
+    async def watch(
+        self, kind: Kind, namespace: str, selector: str, version: int, seconds: int
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Yield what happens after that version, as ADDED, MODIFIED or DELETED with the object.
+
+        Ends by itself after about that many seconds. Raises ApiError, also when the version is too old.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": str(version),
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        try:
+            async for line in self._connection.stream(
+                kind.path(namespace), query, seconds + _TIMEOUT_SECONDS
+            ):
+                event = _decode(line)
+                if event.get("kind") == "Status":
+                    raise _refusal(int(event.get("code", 0)), event)
+                what, body = event.get("type", ""), event.get("object", {})
+                if what == "ERROR":
+                    raise _refusal(int(body.get("code", 0)), body)
+                if what in {"ADDED", "MODIFIED", "DELETED"}:
+                    yield what, body
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnavailable(f"watch {kind.resource}: {str(error) or type(error).__name__}") from None
 
     async def create(self, kind: Kind, body: Object, manager: str) -> Object:
         """Make the object; ApiError 409 AlreadyExists when there is one of that name."""
@@ -164,8 +194,12 @@ class Api:
         if status == 429 or status >= 500:
             raise ApiUnavailable(f"{method} {path}: {status} {answer.get('message', '')}")
         if status >= 400:
-            raise ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
+            raise _refusal(status, answer)
         return answer
+
+
+def _refusal(status: int, answer: Object) -> ApiError:
+    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
 
 
 def _decode(payload: bytes) -> Object:

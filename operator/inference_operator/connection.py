@@ -3,6 +3,7 @@
 The only module that touches kubernetes.aio, which is untyped.
 """
 
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import kopf
@@ -21,6 +22,8 @@ class Connection:
     def __init__(self, configuration: Any) -> None:
         # A refused or failed call is judged by the caller; nothing is tried again behind its back.
         configuration.retries = None
+        # Every pool's pods have a stream of their own; a limit would let them starve all other calls.
+        configuration.connection_pool_maxsize = 0
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
         self._client.user_agent = "headroom-operator"
@@ -64,6 +67,25 @@ class Connection:
         )
         response = await self._client.call_api(*prepared, _request_timeout=seconds)
         return response.status, await response.read()
+
+    async def stream(self, path: str, query: dict[str, str], seconds: float) -> AsyncIterator[bytes]:
+        """Send a GET that answers line by line for at most that long; yield the lines.
+
+        Yields nothing but a JSON Status when the API server refuses.
+        """
+        prepared = await self._client.param_serialize(
+            "GET",
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        answer = (await self._client.call_api(*prepared, _request_timeout=seconds)).response
+        try:
+            async for line in answer.content:
+                yield line
+        finally:
+            answer.close()
 
     async def for_kopf(self) -> kopf.ConnectionInfo:
         """Return the same connection as kopf wants it, with the token as it is now."""

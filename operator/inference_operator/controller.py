@@ -21,6 +21,7 @@ from inference_operator.handlers import Watch
 from inference_operator.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.observe import Reader
 from inference_operator.passes import Pass
+from inference_operator.pods import PodWatches
 from inference_operator.queue import WorkQueue
 from inference_operator.report import Reporter
 from inference_operator.selectors import watch_selector
@@ -48,7 +49,8 @@ class Controller:
         self._settings = settings
         self._api = api
         self._cache = Cache()
-        self._reader = Reader(api, self._cache, settings)
+        self._watches = PodWatches(api, lambda key: self.wake(key, _GATHER))
+        self._reader = Reader(api, self._cache, self._watches, settings)
         self._pass = Pass(
             self._reader, Applier(api, self._cache), Reporter(api, self._cache), api, self._cache
         )
@@ -69,6 +71,7 @@ class Controller:
                 for _ in range(self._settings.workers):
                     group.create_task(self._work())
         finally:
+            await self._watches.close()
             if self._watch is not None:
                 await self._watch.stop()
 

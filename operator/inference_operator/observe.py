@@ -27,6 +27,7 @@ from inference_operator.kinds import (
 from inference_operator.naming import APP_LABEL
 from inference_operator.observation import Access, ChildKey, Observation, Rival
 from inference_operator.ownership import invalid_label_key, ours
+from inference_operator.pods import PodWatches
 from inference_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,12 +36,27 @@ log = logging.getLogger(__name__)
 class Reader:
     """Makes an Observation for a pool's key."""
 
-    __slots__ = ("_absent_since", "_api", "_cache", "_clock", "_known_since", "_settings", "access")
+    __slots__ = (
+        "_absent_since",
+        "_api",
+        "_cache",
+        "_clock",
+        "_known_since",
+        "_settings",
+        "_watches",
+        "access",
+    )
 
     def __init__(
-        self, api: Api, cache: Cache, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self,
+        api: Api,
+        cache: Cache,
+        watches: PodWatches,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._watches = watches
         self._cache = cache
         self._settings = settings
         self._clock = clock
@@ -74,7 +90,7 @@ class Reader:
             service=service,
             absent_for=self._since(self._absent_since, seen, begun=service is None),
             known_for=self._since(self._known_since, seen, begun=True),
-            endpoints=await self._endpoints(pool),
+            endpoints=await self._endpoints(key, pool),
         )
         return replace(seen, picker_pods=await self._unready_pods(seen))
 
@@ -151,12 +167,21 @@ class Reader:
         self._absent_since.pop(key, None)
         self._known_since.pop(key, None)
 
-    async def _endpoints(self, pool: InferencePool) -> EndpointTally:
-        labels = pool.spec.selector.match_labels
-        if any(invalid_label_key(key) for key in labels):
+    def follow(self, seen: Observation, managed: bool) -> None:
+        """Keep watching the pods of a pool that is managed, and of no other."""
+        selector = None if seen.pool is None or not managed else _selector(seen.pool)
+        if selector is None:
+            self._watches.forget(seen.key)
+        else:
+            self._watches.follow(seen.key, selector)
+
+    async def _endpoints(self, key: PoolKey, pool: InferencePool) -> EndpointTally:
+        selector = _selector(pool)
+        if selector is None:
             return EndpointTally()
-        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        pods = await self._pods(pool.metadata.namespace, selector)
+        pods = self._watches.pods(key, selector)
+        if pods is None:
+            pods = await self._pods(key[0], selector)
         return tally(pods, [port.number for port in pool.spec.target_ports])
 
     async def _unready_pods(self, seen: Observation) -> tuple[Object, ...]:
@@ -179,3 +204,11 @@ class Reader:
                 return []
             raise
         return pods
+
+
+def _selector(pool: InferencePool) -> str | None:
+    """Return the label selector as the API server takes it, or None when it would refuse it."""
+    labels = pool.spec.selector.match_labels
+    if any(invalid_label_key(key) for key in labels):
+        return None
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

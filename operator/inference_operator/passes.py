@@ -18,9 +18,8 @@ from inference_operator.parents import wanted_parents
 from inference_operator.report import Reporter
 from inference_operator.status import report
 
-#: Seconds until endpoints and pods, which are not watched, are counted again.
-_SOON: Final = 2.0
-_LATER: Final = 15.0
+#: Seconds until the pods of a picker that is not ready, which are not watched, are asked again why.
+_WHY_AGAIN: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,10 @@ class Pass:
     async def run(self, key: PoolKey) -> Result:
         """Bring the pool one step to where it should be. Raises ApiUnavailable and ApiError."""
         seen = await self._reader.observe(key)
+        verdict = judge(seen)
+        self._reader.follow(seen, verdict.stance is Stance.MANAGED)
         if seen.pool is None and seen.picker_object is None and not seen.objectives:
             return Result()
-        verdict = judge(seen)
         intents = desired(seen, verdict)
         outcome = await self._applier.carry_out(seen, intents)
         if outcome.lost_claim:
@@ -103,7 +103,4 @@ class Pass:
 
 
 def _recheck(seen: Observation, verdict: Verdict) -> float | None:
-    if seen.pool is None or verdict.stance is Stance.HANDS_OFF:
-        return None
-    quiet = seen.endpoints.ready == seen.endpoints.total > 0 and not seen.picker_pods
-    return _LATER if quiet else _SOON
+    return _WHY_AGAIN if verdict.stance in {Stance.MANAGED, Stance.HELD} and seen.picker_pods else None

@@ -37,7 +37,7 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], what: str = "", seconds: float = 40.0) -> T:
+def eventually(look: Callable[[], T], what: str = "", seconds: float = 60.0) -> T:
     """Return the first true answer; fail with the last one when there is none in time."""
     deadline = time.monotonic() + seconds
     answer = look()
@@ -64,6 +64,8 @@ class Space:
         return answer.body if answer.code == 200 else None
 
     def all(self, kind: str) -> list[Object]:
+        # A kind whose CRD has just been established may not be served yet.
+        eventually(lambda: self.api.get(self.path(kind)).code == 200, kind)
         return list(self.api.get(self.path(kind)).body["items"])
 
     def create(self, kind: str, body: Object) -> Object:
