@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headroom_cli.demo.api import wait_for
-from headroom_cli.demo.load import Load, Once
+from headroom_cli.demo.load import MODEL, Load, Once
 from headroom_cli.demo.scenarios import in_flight, settle
 from headroom_cli.demo.stage import Stage
 from model_server_sim.client import Ask, InferenceClient, Result
@@ -59,7 +59,7 @@ def test_a_body_that_is_cut_short_ends_the_connection_and_leaves_nothing_behind(
 
 
 def test_a_body_of_20_mb_is_served(stage: Stage) -> None:
-    result = ask(stage, Ask(prompt="Large.", padding_bytes=20_000_000))
+    result = ask(stage, Ask(model=MODEL, prompt="Large.", padding_bytes=20_000_000))
     assert result.error == ""
     assert result.status == 200
 
@@ -69,7 +69,7 @@ def test_a_client_cannot_choose_its_own_endpoint(stage: Stage) -> None:
     served = set()
     for number in range(12):
         headers = {"x-gateway-destination-endpoint": f"{wanted}:8000"}
-        result = ask(stage, Ask(prompt=f"{number} " * 200, headers=headers))
+        result = ask(stage, Ask(model=MODEL, prompt=f"{number} " * 200, headers=headers))
         assert result.status == 200
         served.add(result.served_by)
     assert len(served) > 1
@@ -77,15 +77,15 @@ def test_a_client_cannot_choose_its_own_endpoint(stage: Stage) -> None:
 
 def test_a_sheddable_request_is_turned_away_while_the_pool_is_saturated(stage: Stage) -> None:
     settle(stage)
-    assert ask(stage, Ask(headers=SHEDDABLE)).status == 200
+    assert ask(stage, Ask(model=MODEL, headers=SHEDDABLE)).status == 200
     with Load(stage.proxy_url(), in_flight=60, saturating=True):
         refused, _ = wait_for("a refusal", lambda: _refused(stage), limit_s=60, every_s=0.2)
         assert "saturated" in refused.text
-        assert ask(stage, Ask(prompt="I matter.", max_tokens=1)).status == 200
+        assert ask(stage, Ask(model=MODEL, prompt="I matter.", max_tokens=1)).status == 200
 
 
 def _refused(stage: Stage) -> Result | None:
-    result = ask(stage, Ask(prompt="I can wait.", max_tokens=1, headers=SHEDDABLE))
+    result = ask(stage, Ask(model=MODEL, prompt="I can wait.", max_tokens=1, headers=SHEDDABLE))
     return result if result.status == 429 else None
 
 
@@ -104,5 +104,5 @@ def test_a_pool_without_endpoints_answers_503_and_says_so(stage: Stage) -> None:
 
 
 def _unavailable(stage: Stage) -> Result | None:
-    result = ask(stage, Ask(prompt="Anybody?"))
+    result = ask(stage, Ask(model=MODEL, prompt="Anybody?"))
     return result if result.status == 503 else None

@@ -12,6 +12,8 @@ from headroom_cli.demo.api import wait_for
 from model_server_sim.client import Ask, InferenceClient, Result
 from model_server_sim.load import LoadRun
 
+#: The model that the quickstart's servers serve.
+MODEL = "qwen"
 #: A prompt long enough to be streamed both ways in several chunks when its body must be checked.
 ECHO_BYTES = 200_000
 
@@ -99,15 +101,19 @@ class Load:
 
 def _mixed(number: int) -> Ask:
     """Every second request streams; prompts share a prefix in groups, as conversations do."""
-    return Ask(prompt=f"Conversation {number % 7}. " * 20 + f"Turn {number}.", stream=number % 2 == 0)
+    return Ask(
+        model=MODEL, prompt=f"Conversation {number % 7}. " * 20 + f"Turn {number}.", stream=number % 2 == 0
+    )
 
 
 def _large(number: int) -> Ask:
-    return Ask(prompt=f"Body {number}.", stream=True, padding_bytes=ECHO_BYTES)
+    return Ask(model=MODEL, prompt=f"Body {number}.", stream=True, padding_bytes=ECHO_BYTES)
 
 
 def _long(number: int) -> Ask:
-    return Ask(prompt=f"{number} " * 8_000, max_tokens=400, stream=True, extra={"ignore_eos": True})
+    return Ask(
+        model=MODEL, prompt=f"{number} " * 8_000, max_tokens=400, stream=True, extra={"ignore_eos": True}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from headroom_cli.demo.api import progress
 from headroom_cli.demo.failure import DemoError
-from headroom_cli.demo.load import Once
+from headroom_cli.demo.load import MODEL, Once
 from headroom_cli.demo.scenarios import picker_page
 from headroom_cli.demo.stage import Stage
 from model_server_sim.client import Ask, InferenceClient, Result
@@ -24,7 +24,7 @@ def _models(client: InferenceClient, headers: Mapping[str, str]) -> Coroutine[An
 
 def _ask(prompt: str, *, stream: bool = False, chat: bool = False) -> Send:
     def send(client: InferenceClient, headers: Mapping[str, str]) -> Coroutine[Any, Any, Result]:
-        return client.send(Ask(prompt=prompt, stream=stream, chat=chat, headers=headers))
+        return client.send(Ask(model=MODEL, prompt=prompt, stream=stream, chat=chat, headers=headers))
 
     return send
 
