@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from local_cluster.node.images import ImageCommand
 #: Environment variable by which every process of a cluster, containers included, says whose it is.
 MARK: Final = "HEADROOM_LOCAL_CLUSTER"
 _LOCK: Final = ".lock"
+_LOOKERS_S: Final = 2.0
+_POLL_S: Final = 0.05
 _STATE: Final = "cluster.json"
 _IMAGES: Final = "images.json"
 
@@ -30,14 +33,11 @@ class State:
 
 
 def take_lock(directory: Path) -> int | None:
-    """Return a descriptor that holds the directory's lock until it is closed, None if another holds it."""
+    """Return a descriptor that holds the directory's lock until it is closed, None if a cluster holds it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+    deadline = time.monotonic() + _LOOKERS_S
+    while (descriptor := _flock(directory, fcntl.LOCK_EX)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)  # it may be somebody who only looks whether a cluster runs
     return descriptor
 
 
@@ -45,11 +45,21 @@ def is_running(directory: Path) -> bool:
     """Return whether a supervisor lives in `directory`."""
     if not (directory / _LOCK).exists():
         return False
-    descriptor = take_lock(directory)
+    descriptor = _flock(directory, fcntl.LOCK_SH)
     if descriptor is None:
         return True
     os.close(descriptor)
     return False
+
+
+def _flock(directory: Path, kind: int) -> int | None:
+    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def write_state(directory: Path, state: State) -> None:
