@@ -59,6 +59,7 @@ class Exchange:
 
     __slots__ = (
         "_backlog",
+        "_body_unseen",
         "_budget",
         "_chunks",
         "_clock",
@@ -97,6 +98,7 @@ class Exchange:
         self._backlog: Iterator[bytes] | None = None
         self._pick: Pick | None = None
         self._usage: UsageReader | None = None
+        self._body_unseen = False  # the proxy does not show response bodies: their end is the stream's
         self.status: Status | None = None
         self.record = Record(now)
         observer.started()
@@ -132,6 +134,8 @@ class Exchange:
         record = self.record
         if record.ending is not None:
             return
+        if ending is Ending.DISCONNECTED and self._body_unseen and self._response is _Response.STREAMING:
+            ending = Ending.COMPLETED
         record.ending = ending
         record.ended_at = now
         if self._usage is not None:
@@ -157,6 +161,7 @@ class Exchange:
                 "processing_mode must set both body modes to FULL_DUPLEX_STREAMED (or NONE)",
                 now,
             )
+        self._body_unseen = modes is not None and modes[1] == wire.BODY_MODE_NONE
         if message.request_headers.end_of_stream:
             self._request = _Request.FORWARDED
             return self._decide(b"", now, has_body=False)

@@ -480,6 +480,18 @@ def test_a_proxy_that_does_not_send_bodies_gets_its_pick_at_once() -> None:
     assert wire.kinds(peer.feed(message.SerializeToString())) == ["request_headers"]
 
 
+def test_a_proxy_that_does_not_send_response_bodies_completes_with_the_stream() -> None:
+    message = wire.pb.ProcessingRequest.FromString(wire.request_headers(end=True, method="GET"))
+    message.protocol_config.request_body_mode = 4
+    message.protocol_config.response_body_mode = 0
+    peer = Peer()
+    peer.feed(message.SerializeToString(), wire.response_headers())
+    assert peer.router.held
+    peer.close()
+    assert peer.record.ending is Ending.COMPLETED
+    assert peer.router.releases == 1
+
+
 WHOLE = wire.body_of(prompt="grüße " * 40)
 
 
