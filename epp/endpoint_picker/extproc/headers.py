@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from endpoint_picker.body.openai import is_api_path
 from endpoint_picker.extproc.wire import HttpHeaders
 
 #: The objective header and its older name; the first wins when both are sent.
@@ -37,6 +38,7 @@ STRIPPED: Final = frozenset(
         "x-slo-ttft-ms",
     }
 )
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _READ: Final = frozenset({":method", ":path", "content-type", "x-request-id", OBJECTIVE, OBJECTIVE_ALIAS})
 _KNOWN: Final = _READ | STRIPPED
 
@@ -69,6 +71,18 @@ class RequestHeaders:
         self.content_type = media_type(found.get("content-type", ""))
         self.request_id = found.get("x-request-id", "")
         self.objective = found.get(OBJECTIVE) or found.get(OBJECTIVE_ALIAS, "")
+
+    def call_for_json(self, has_body: bool) -> bool:
+        """Tell whether the body must be JSON with a model.
+
+        So it is for POST (or PUT, PATCH) to the known APIs, whatever the content type says, and for any
+        other body that says it is JSON or does not say what it is. The rest is routed without a model.
+        """
+        if self.method not in _WITH_BODY:
+            return False
+        if is_api_path(self.path):
+            return True
+        return has_body and (not self.content_type or is_json(self.content_type))
 
 
 class ResponseHeaders:

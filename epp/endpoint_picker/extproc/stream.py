@@ -27,7 +27,6 @@ CHUNK_BYTES: Final = 62_000
 #: Pieces of a request body handed out at a time, so that a slow proxy does not double a body's memory.
 BATCH_CHUNKS: Final = 16
 
-_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _NOTHING: Final[tuple[bytes, ...]] = ()
 
 
@@ -155,7 +154,7 @@ class Exchange:
         self.record.request_id = self._headers.request_id
         self._subset = wire.subset_hint(message)
         modes = wire.body_modes(message)
-        if modes is not None and not _supported(modes):
+        if modes is not None and not wire.are_supported(modes):
             return self._fail(
                 StatusCode.FAILED_PRECONDITION,
                 "processing_mode must set both body modes to FULL_DUPLEX_STREAMED (or NONE)",
@@ -215,7 +214,7 @@ class Exchange:
         request = InferenceRequest(
             request_id=headers.request_id, objective=headers.objective, body_bytes=len(body)
         )
-        if not unseen and _is_json_call(headers, has_body):
+        if not unseen and headers.call_for_json(has_body):
             try:
                 parsed = openai.parse(headers.path, body)
             except openai.InvalidBodyError as error:
@@ -375,20 +374,3 @@ _STEPS: Final[dict[str, _Step]] = {
     "response_trailers": Exchange._response_trailers,
     "": Exchange._unknown,
 }
-
-
-def _supported(modes: tuple[int, int]) -> bool:
-    return all(mode in {wire.BODY_MODE_NONE, wire.BODY_MODE_FULL_DUPLEX_STREAMED} for mode in modes)
-
-
-def _is_json_call(headers: RequestHeaders, has_body: bool) -> bool:
-    """Tell whether the body must be JSON with a model.
-
-    So it is for POST (or PUT, PATCH) to the known APIs, whatever the content type says, and for any other
-    body that says it is JSON or does not say what it is. Uploads and calls without a body are routed as is.
-    """
-    if headers.method not in _WITH_BODY:
-        return False
-    if openai.is_api_path(headers.path):
-        return True
-    return has_body and (not headers.content_type or is_json(headers.content_type))

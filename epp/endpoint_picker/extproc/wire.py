@@ -95,6 +95,11 @@ def body_modes(message: ProcessingRequest) -> tuple[int, int] | None:
     return config.request_body_mode, config.response_body_mode
 
 
+def are_supported(modes: tuple[int, int]) -> bool:
+    """Tell whether an exchange can be held in these (request, response) body modes."""
+    return all(mode in {BODY_MODE_NONE, BODY_MODE_FULL_DUPLEX_STREAMED} for mode in modes)
+
+
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
     """Return the endpoints that the proxy restricts the pick to; None when it does not.
 
