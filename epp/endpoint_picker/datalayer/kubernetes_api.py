@@ -1,11 +1,13 @@
 """Reads from a Kubernetes API server over aiohttp: pages of lists, and watch events. It decides nothing."""
 
+import asyncio
 import base64
 import json
 import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -94,8 +96,10 @@ class KubernetesApi:
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
-            await self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            await session.close()
+            # Transports that were aborted give their sockets back in the loop's next turn.
+            await asyncio.sleep(0)
 
     async def page(self, path: str, query: Mapping[str, str]) -> Object:
         """Return one page of a list."""
@@ -104,7 +108,7 @@ class KubernetesApi:
             body = await _bounded(response)
         return _object(body)
 
-    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Object, None]:
         """Yield watch events, bookmarks included, until the server ends the watch; raise ERROR events."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         async with self._get(path, {**query, "watch": "true"}, timeout) as response:
@@ -123,19 +127,27 @@ class KubernetesApi:
                         )
                     yield event
 
-    def _get(
-        self, path: str, query: Mapping[str, str], timeout: aiohttp.ClientTimeout
-    ) -> "aiohttp.client._RequestContextManager":
+    @asynccontextmanager
+    async def _get(
+        self, path: str, query: Mapping[str, str], limits: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             tls = self._access.tls if self._access.tls is not None else True
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls, limit=0))
-        return self._session.get(
+        async with self._session.get(
             self._access.server + path,
             params=query,
             headers=self._access.headers(),
-            timeout=timeout,
+            timeout=limits,
             allow_redirects=False,
-        )
+        ) as response:
+            try:
+                yield response
+            finally:
+                # A watch that is left half-way would linger in a TLS farewell that nobody answers.
+                connection = response.connection
+                if connection is not None and connection.transport is not None:
+                    connection.transport.abort()
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
@@ -105,19 +106,24 @@ class ListWatch(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(WATCH_S * self._rng.uniform(0.8, 1.0))),
         }
-        async for event in self._api.watch(self._path, query):
-            self._well()
-            item: Any = event.get("object") or {}
-            version = str((item.get("metadata") or {}).get("resourceVersion") or version)
-            kind = event.get("type")
-            if kind in ("ADDED", "MODIFIED"):
-                self.objects[_key(item)] = self._reduce(item)
-            elif kind == "DELETED":
-                self.objects.pop(_key(item), None)
-            else:
-                continue
-            self._changed()
+        # Closed here and now: an iterator left to the garbage collector keeps its connection until then.
+        async with aclosing(self._api.watch(self._path, query)) as events:
+            async for event in events:
+                self._well()
+                version = self._take(event) or version
         return version
+
+    def _take(self, event: Object) -> str:
+        """Apply an event; return the resource version that it brings, "" for none."""
+        item: Any = event.get("object") or {}
+        kind = event.get("type")
+        if kind in ("ADDED", "MODIFIED"):
+            self.objects[_key(item)] = self._reduce(item)
+            self._changed()
+        elif kind == "DELETED":
+            self.objects.pop(_key(item), None)
+            self._changed()
+        return str((item.get("metadata") or {}).get("resourceVersion") or "")
 
     def _well(self) -> None:
         if self.error:
