@@ -100,10 +100,8 @@ class Load:
 
 
 def _mixed(number: int) -> Ask:
-    """Every second request streams; prompts share a prefix in groups, as conversations do."""
-    return Ask(
-        model=MODEL, prompt=f"Conversation {number % 7}. " * 20 + f"Turn {number}.", stream=number % 2 == 0
-    )
+    """Every second request streams; no two prompts share a prefix that would tie them to a server."""
+    return Ask(model=MODEL, prompt=f"Question {number}. " * 20, stream=number % 2 == 0)
 
 
 def _large(number: int) -> Ask:

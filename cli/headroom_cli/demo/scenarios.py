@@ -234,7 +234,7 @@ def _none_failed(sent: list[Result]) -> None:
 
 def in_flight(picker_address: str) -> int:
     """Return the requests that the picker's ledger holds, from its debug page."""
-    return int(picker_page(picker_address, "/debug/state")["inFlight"])
+    return int(picker_page(picker_address, "/debug/state")["router"]["inFlight"])
 
 
 def picker_page(picker_address: str, path: str) -> dict[str, Any]:
