@@ -500,7 +500,9 @@ def test_6_9_2_initial_window_of_the_peer_rules_what_goes() -> None:
     assert sent == [Frame(codes.DATA, 0, 1, b"abc")]
     assert wire.send(frame(codes.WINDOW_UPDATE, 0, 1, uint(2))) == [Frame(codes.DATA, 0, 1, b"de")]
     raised = wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 100)))
-    assert raised[0] == Frame(codes.DATA, codes.END_STREAM, 1, b"fgh")
+    # The peer counts by the old window until it has the acknowledgement, so that one comes first.
+    assert raised[0] == Frame(codes.SETTINGS, codes.ACK, 0, b"")
+    assert raised[1] == Frame(codes.DATA, codes.END_STREAM, 1, b"fgh")
 
 
 def test_6_9_2_a_window_may_become_negative() -> None:
@@ -668,3 +670,15 @@ def test_8_1_late_answers_to_cancelled_calls_are_ignored_however_many() -> None:
     late = [frame(codes.HEADERS, 4, at * 2 + 1, wire.block(*OK)) for at in range(400)]
     assert wire.send(*late, wire.data(message(b"x"))) == []
     assert wire.core.fault is None
+
+
+def test_6_5_3_only_the_smallest_and_the_last_table_size_are_signalled() -> None:
+    """RFC 7541, 4.2: what was named in between may be more than the peer still allows."""
+    wire = opened()
+    for size in (300, 4_096, 200, 2_000, 1_000):
+        wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.HEADER_TABLE_SIZE, size)))
+    wire.core.outbox.headers(wire.owner.streams[1], OK)
+    block = wire.answers()[-1].payload
+    wire.decoder.max_allowed_table_size = 1_000
+    assert list(wire.decoder.decode(block, raw=True)) == list(OK)
+    assert block.startswith(b"\x3f\xa9\x01\x3f\xc9\x07\x88")

@@ -9,7 +9,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from lean_grpc.aio.link import Link
+from lean_grpc.aio.link import TLS_SHUTDOWN, Link
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.limits import Limits
 
@@ -207,24 +207,13 @@ class Address:
         Raises:
             OSError: It cannot be made, or the peer does not speak HTTP/2.
         """
-        loop = asyncio.get_running_loop()
-        target = self.target
-        link = ClientLink(loop, self._limits, target, self._on_change)
+        link = ClientLink(asyncio.get_running_loop(), self._limits, self.target, self._on_change)
         self._links.add(link)
         link.gone.add_done_callback(lambda _: self._links.discard(link))
         patience = self._limits.handshake_timeout or None
         try:
             async with asyncio.timeout(patience):
-                if target.path:
-                    name = (self._tls_name or "localhost") if self._tls else None
-                    await loop.create_unix_connection(
-                        lambda: link, target.path, ssl=self._tls, server_hostname=name
-                    )
-                else:
-                    name = (self._tls_name or target.host) if self._tls else None
-                    await loop.create_connection(
-                        lambda: link, target.host, target.port, ssl=self._tls, server_hostname=name
-                    )
+                await self._open(link)
                 await link.ready
         except BaseException:
             link.give_up()
@@ -234,3 +223,23 @@ class Address:
             fault = link.core.fault
             raise ConnectionError(fault.reason if fault is not None else "the server takes no calls")
         return link
+
+    async def _open(self, link: ClientLink) -> None:
+        loop = asyncio.get_running_loop()
+        target, tls = self.target, self._tls
+        shutdown = None if tls is None else TLS_SHUTDOWN
+        if target.path:
+            name = None if tls is None else self._tls_name or "localhost"
+            await loop.create_unix_connection(
+                lambda: link, target.path, ssl=tls, server_hostname=name, ssl_shutdown_timeout=shutdown
+            )
+        else:
+            name = None if tls is None else self._tls_name or target.host
+            await loop.create_connection(
+                lambda: link,
+                target.host,
+                target.port,
+                ssl=tls,
+                server_hostname=name,
+                ssl_shutdown_timeout=shutdown,
+            )

@@ -20,6 +20,9 @@ from lean_grpc.limits import Limits
 CLOSE_PATIENCE: Final = 5.0
 """Seconds that a closing socket may take to deliver its last bytes before it is aborted."""
 
+TLS_SHUTDOWN: Final = 1.0
+"""Seconds that a TLS peer may take to answer our close_notify: nothing of worth is on its way by then."""
+
 _KEEPALIVE_PING: Final = b"lean:ok?"
 
 

@@ -8,7 +8,7 @@ from typing import Final, cast
 from typing_extensions import override
 
 from lean_grpc.aio.deadlines import DeadlineTimer
-from lean_grpc.aio.link import Link
+from lean_grpc.aio.link import TLS_SHUTDOWN, Link
 from lean_grpc.aio.unary import UnaryFunction, unary_handler
 from lean_grpc.calls.request import read_request
 from lean_grpc.calls.server_call import Handler, ServerCall
@@ -90,6 +90,7 @@ class Server:
             backlog=backlog,
             reuse_port=reuse_port,
             ssl_handshake_timeout=self._tls_timeout(tls),
+            ssl_shutdown_timeout=None if tls is None else TLS_SHUTDOWN,
         )
         self._listeners.append(listener)
         return int(listener.sockets[0].getsockname()[1])
@@ -107,6 +108,7 @@ class Server:
             ssl=tls,
             backlog=backlog,
             ssl_handshake_timeout=self._tls_timeout(tls),
+            ssl_shutdown_timeout=None if tls is None else TLS_SHUTDOWN,
         )
         self._listeners.append(listener)
 

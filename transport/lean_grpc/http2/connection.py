@@ -344,12 +344,13 @@ class Connection(StreamLifecycle):
         for size in tables:
             outbox.resize_table(size)
         self.greeted = True
+        # Ahead of any data that the new values allow: until it has this, the peer counts by the old ones.
+        outbox.control(_SETTINGS_ACK)
         if change := outbox.peer.initial_window - before:
             for stream in list(self.streams.values()):
                 if stream.send_window + change > MAX_WINDOW:
                     raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window above 2**31-1")
                 outbox.lift_stream(stream, change)
-        outbox.control(_SETTINGS_ACK)
         self.owner.on_room()
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:

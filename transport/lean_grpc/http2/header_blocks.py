@@ -98,9 +98,10 @@ def _check_updates(block: bytes) -> None:
 class HeaderEncoder:
     """Encodes our header lists. Fields that vary are sent as literals that do not enter the table."""
 
-    __slots__ = ("_cached", "_encoder", "_table")
+    __slots__ = ("_cached", "_encoder", "_final", "_smallest", "_table")
 
     def __init__(self) -> None:
+        self._final = self._smallest = HEADER_TABLE_DEFAULT
         self._encoder = Encoder()
         self._table = VersionedTable()
         self._encoder.header_table = self._table
@@ -108,11 +109,9 @@ class HeaderEncoder:
 
     def resize(self, size: int) -> None:
         """Follow the peer's SETTINGS_HEADER_TABLE_SIZE; we never use more than the default."""
-        size = min(size, HEADER_TABLE_DEFAULT)
-        # hpack forgets to signal a pending change when the same size is set twice.
-        if size != self._encoder.header_table_size:
-            self._encoder.header_table_size = size
-            self._cached.clear()
+        self._final = min(size, HEADER_TABLE_DEFAULT)
+        self._smallest = min(self._smallest, self._final)
+        self._cached.clear()
 
     def encode(self, steady: tuple[Field, ...], varying: tuple[Field, ...] = ()) -> bytes:
         """Return a block of both lists; `steady` ones enter the dynamic table and the cache."""
@@ -125,6 +124,7 @@ class HeaderEncoder:
 
     def _encode_steady(self, steady: tuple[Field, ...]) -> bytes:
         version = self._table.version
+        self._apply_resize()
         # A size update has to go out with the first block after it, whatever that block is, and only once.
         resized = self._table.resized
         block = self._encoder.encode(steady)
@@ -135,6 +135,17 @@ class HeaderEncoder:
                 self._cached.clear()
             self._cached[steady] = block
         return block
+
+    def _apply_resize(self) -> None:
+        """Change the table as RFC 7541, 4.2, asks: to the smallest size that was named since the last block,
+        then to the final one. What lay between may be more than the peer still allows.
+        """
+        encoder = self._encoder
+        for size in (self._smallest, self._final):
+            # hpack forgets to signal a pending change when the same size is set twice.
+            if size != encoder.header_table_size:
+                encoder.header_table_size = size
+        self._smallest = self._final
 
 
 def literal(name: bytes, value: bytes) -> bytes:
