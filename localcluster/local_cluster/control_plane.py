@@ -11,6 +11,7 @@ import shutil
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +60,26 @@ _AUDIT_POLICY: Final = {
         {"level": "Metadata"},
     ],
 }
+_API_SERVER_FLAGS: Final = (
+    "--authorization-mode=RBAC",
+    # There is no controller here that would take the taint off again.
+    "--disable-admission-plugins=TaintNodesByCondition",
+    "--audit-log-maxsize=200",
+    "--audit-log-maxbackup=1",
+    "--event-ttl=1h",
+    "--profiling=false",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Files by which the parts know each other."""
+
+    authority: Path
+    etcd: Pair
+    server: Pair
+    tokens: Pair
+    manager_config: Path
 
 
 class ControlPlane:
@@ -129,74 +150,86 @@ class ControlPlane:
             child.check()
 
     def _start_all(self) -> None:
-        authority = Authority(self._pki, "headroom-local-ca")
         etcd_port, peer_port, api_port = free_ports(3)
         self.url = f"https://{HOST}:{api_port}"
-        etcd_pair = authority.issue("etcd", "etcd", hosts=(HOST,))
-        server = authority.issue("kube-apiserver", "kube-apiserver", groups=(MASTERS,), hosts=_SERVER_NAMES)
+        keys = self._make_keys()
+        self._start_etcd(keys, f"https://{HOST}:{etcd_port}", f"http://{HOST}:{peer_port}")
+        self._start_api_server(keys, f"https://{HOST}:{etcd_port}", api_port)
+        self._start_controller_manager(keys)
+
+    def _make_keys(self) -> _Keys:
+        authority = Authority(self._pki, "headroom-local-ca")
+        keys = _Keys(
+            authority.certificate,
+            authority.issue("etcd", "etcd", hosts=(HOST,)),
+            authority.issue("kube-apiserver", "kube-apiserver", groups=(MASTERS,), hosts=_SERVER_NAMES),
+            make_key_pair(self._pki, "service-accounts"),
+            self._pki / "controller-manager.kubeconfig",
+        )
         admin = authority.issue("admin", "headroom-admin", groups=(MASTERS,))
         manager = authority.issue("controller-manager", "system:kube-controller-manager", groups=(MASTERS,))
         node = authority.issue("node", "system:node:local", groups=(MASTERS,), hosts=(HOST, "localhost"))
-        tokens = make_key_pair(self._pki, "service-accounts")
-        write_kubeconfig(self.kubeconfig, self.url, authority.certificate, admin)
-        write_kubeconfig(self.node_kubeconfig, self.url, authority.certificate, node)
-        manager_config = self._pki / "controller-manager.kubeconfig"
-        write_kubeconfig(manager_config, self.url, authority.certificate, manager)
-        policy = self._pki / "audit-policy.yaml"
-        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
-        client_url = f"https://{HOST}:{etcd_port}"
+        for path, pair in (
+            (self.kubeconfig, admin),
+            (self.node_kubeconfig, node),
+            (keys.manager_config, manager),
+        ):
+            write_kubeconfig(path, self.url, authority.certificate, pair)
+        return keys
+
+    def _start_etcd(self, keys: _Keys, url: str, peer_url: str) -> None:
         self._run(
             self._binaries.etcd,
             f"--data-dir={self._directory / 'etcd'}",
-            f"--listen-client-urls={client_url}",
-            f"--advertise-client-urls={client_url}",
-            f"--listen-peer-urls=http://{HOST}:{peer_port}",
-            f"--initial-advertise-peer-urls=http://{HOST}:{peer_port}",
-            f"--initial-cluster=default=http://{HOST}:{peer_port}",
-            f"--cert-file={etcd_pair.certificate}",
-            f"--key-file={etcd_pair.key}",
-            f"--trusted-ca-file={authority.certificate}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+            f"--cert-file={keys.etcd.certificate}",
+            f"--key-file={keys.etcd.key}",
+            f"--trusted-ca-file={keys.authority}",
             "--client-cert-auth",
             "--unsafe-no-fsync",
             "--log-level=warn",
         )
+
+    def _start_api_server(self, keys: _Keys, etcd_url: str, port: int) -> None:
+        policy = self._pki / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
         self._run(
             self._binaries.kube_apiserver,
-            f"--etcd-servers={client_url}",
-            f"--etcd-cafile={authority.certificate}",
-            f"--etcd-certfile={server.certificate}",
-            f"--etcd-keyfile={server.key}",
+            f"--etcd-servers={etcd_url}",
+            f"--etcd-cafile={keys.authority}",
+            f"--etcd-certfile={keys.server.certificate}",
+            f"--etcd-keyfile={keys.server.key}",
             f"--bind-address={HOST}",
             f"--advertise-address={HOST}",
             "--endpoint-reconciler-type=none",  # it would write an EndpointSlice with a loopback address
-            f"--secure-port={api_port}",
-            f"--tls-cert-file={server.certificate}",
-            f"--tls-private-key-file={server.key}",
-            f"--client-ca-file={authority.certificate}",
-            f"--kubelet-certificate-authority={authority.certificate}",
-            f"--kubelet-client-certificate={server.certificate}",
-            f"--kubelet-client-key={server.key}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={keys.server.certificate}",
+            f"--tls-private-key-file={keys.server.key}",
+            f"--client-ca-file={keys.authority}",
+            f"--kubelet-certificate-authority={keys.authority}",
+            f"--kubelet-client-certificate={keys.server.certificate}",
+            f"--kubelet-client-key={keys.server.key}",
             "--kubelet-preferred-address-types=InternalIP",
             f"--service-account-issuer={ISSUER}",
-            f"--service-account-key-file={tokens.certificate}",
-            f"--service-account-signing-key-file={tokens.key}",
+            f"--service-account-key-file={keys.tokens.certificate}",
+            f"--service-account-signing-key-file={keys.tokens.key}",
             f"--service-cluster-ip-range={SERVICE_RANGE}",
-            "--authorization-mode=RBAC",
-            # There is no controller here that would take the taint off again.
-            "--disable-admission-plugins=TaintNodesByCondition",
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
-            "--audit-log-maxsize=200",
-            "--audit-log-maxbackup=1",
-            "--event-ttl=1h",
-            "--profiling=false",
+            *_API_SERVER_FLAGS,
         )
+
+    def _start_controller_manager(self, keys: _Keys) -> None:
         self._run(
             self._binaries.kube_controller_manager,
-            f"--kubeconfig={manager_config}",
+            f"--kubeconfig={keys.manager_config}",
             f"--controllers={','.join(_CONTROLLERS)}",
-            f"--service-account-private-key-file={tokens.key}",
-            f"--root-ca-file={authority.certificate}",
+            f"--service-account-private-key-file={keys.tokens.key}",
+            f"--root-ca-file={keys.authority}",
             "--leader-elect=false",
             "--secure-port=0",
             "--kube-api-qps=200",

@@ -176,7 +176,7 @@ class ContainerRunner:
             if verdict is False:
                 message = f"Container {self.view.name} failed {kind.lower()} probe, will be restarted"
                 self._tell("Normal", "Killing", message)
-                self._begin_to_stop(self._grace_s)
+                self._begin_to_stop(probe.grace_s(self._grace_s))
                 return False
             if verdict and until_passed:
                 return True

@@ -162,6 +162,7 @@ def main(argv: list[str]) -> int:
         return CANNOT_RUN
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is somebody to pass it to
     error_file = os.open(plan["error_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.set_inheritable(plan["started"], False)  # who waits for the start sees it closed by exec
     lifeline, held = os.pipe()
     child = os.fork()
     if child == 0:
@@ -173,6 +174,7 @@ def main(argv: list[str]) -> int:
             os.write(error_file, f"cannot run {what}: {error}".encode())
         finally:
             os._exit(CANNOT_RUN)
+    os.close(plan["started"])
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     status = os.waitpid(child, 0)[1]

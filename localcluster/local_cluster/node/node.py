@@ -105,7 +105,7 @@ class Node:
         while True:
             try:
                 if not registered:
-                    await self._register()
+                    await self._register(log_port)
                     registered = True
                 await self._api.call(
                     "PATCH",
@@ -119,12 +119,14 @@ class Node:
                 delay = _RETRY_S
             await asyncio.sleep(delay)
 
-    async def _register(self) -> None:
+    async def _register(self, log_port: int) -> None:
         labels = {"kubernetes.io/hostname": NODE_NAME, "kubernetes.io/os": "linux"}
         meta = {"name": NODE_NAME, "labels": labels}
         try:
             await self._api.call(
-                "POST", "/api/v1/nodes", {"kind": "Node", "apiVersion": "v1", "metadata": meta}
+                "POST",
+                "/api/v1/nodes",
+                {"kind": "Node", "apiVersion": "v1", "metadata": meta, **_node_status(log_port)},
             )
         except ApiError as error:
             if error.status != 409:

@@ -29,6 +29,11 @@ class Probe:
     successes: int
     failures: int
 
+    def grace_s(self, of_pod: float) -> float:
+        """Return the time that a container has to end in when this probe fails: its own, else the pod's."""
+        own = self.action.get("terminationGracePeriodSeconds")
+        return of_pod if own is None else float(own)
+
     @classmethod
     def parse(cls, spec: Json) -> "Probe":
         """Read core/v1 Probe, with Kubernetes' defaults."""

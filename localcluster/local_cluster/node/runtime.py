@@ -94,14 +94,57 @@ class Process:
 
 
 async def start(launch: Launch) -> Process:
-    """Start a container.
+    """Start a container; return when its program runs, or could not be started (`wait` tells).
 
     Raises:
         OSError: its files could not be written or no process could be made.
     """
+    told, started = os.pipe()
+    try:
+        plan_file = _write_plan(launch, started)
+        with launch.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_SETUP), str(plan_file), str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=own_mark(),
+                pass_fds=(started,),
+            )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(started)
+    running = Process(process, launch)
+    try:
+        await _closed(told)
+    except BaseException:
+        running.kill()
+        await process.wait()
+        raise
+    finally:
+        os.close(told)
+    return running
+
+
+async def _closed(pipe: int) -> None:
+    """Wait until the other end of a pipe is closed everywhere."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    loop.add_reader(pipe, closed.set)
+    try:
+        await closed.wait()
+    finally:
+        loop.remove_reader(pipe)
+
+
+def _write_plan(launch: Launch, started: int) -> Path:
     root = launch.directory / "root"
     root.mkdir(parents=True, exist_ok=True)
     launch.log.parent.mkdir(parents=True, exist_ok=True)
+    (launch.directory / "error").unlink(missing_ok=True)
     plan = plan_root(launch.mounts, HostTree())
     plan_file = launch.directory / "plan.json"
     plan_file.touch(mode=0o600)
@@ -114,18 +157,10 @@ async def start(launch: Launch) -> Process:
         "directory": launch.working_directory,
         "host_name": launch.host_name[:63],
         "error_file": str(launch.directory / "error"),
+        "started": started,
     }
     plan_file.write_text(json.dumps(content))
-    with launch.log.open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_SETUP), str(plan_file), str(os.getpid())),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=own_mark(),
-        )
-    return Process(process, launch)
+    return plan_file
 
 
 async def check_namespaces(directory: Path) -> None:

@@ -185,6 +185,7 @@ def test_the_set_up_needs_no_rights_of_root() -> None:
         pytest.skip("root's own interpreter is not for nobody, and there is no other")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        told, started = os.pipe()
         script = folder / "setup.py"
         script.write_text(Path(container_setup.__file__).read_text())
         (folder / "root").mkdir()
@@ -203,12 +204,16 @@ def test_the_set_up_needs_no_rights_of_root() -> None:
             "directory": "/",
             "host_name": "trial",
             "error_file": str(folder / "error"),
+            "started": started,
         }
         (folder / "plan").write_text(json.dumps(content))
         for path in (folder, *folder.iterdir()):
             os.chown(path, user, -1)
         argv = [python, "-I", "-S", str(script), str(folder / "plan"), str(os.getpid())]
         done = subprocess.run(
-            argv, user=user, capture_output=True, text=True, timeout=60, check=False, cwd="/"
+            argv, user=user, stderr=subprocess.PIPE, timeout=60, check=False, cwd="/", pass_fds=(started,)
         )
+        os.close(started)
+        assert os.read(told, 1) == b"", "it says that the program runs by closing the pipe"
+        os.close(told)
         assert done.returncode == 7, (done.stderr, (folder / "error").read_text())

@@ -59,6 +59,11 @@ def test_a_verdict_needs_enough_results_in_a_row() -> None:
     assert [streak.add(each) for each in results] == [None, True, None, None, None, None, None, False]
 
 
+def test_a_probe_may_have_a_grace_period_of_its_own() -> None:
+    assert Probe.parse({}).grace_s(30) == 30
+    assert Probe.parse({"terminationGracePeriodSeconds": 1}).grace_s(30) == 1
+
+
 def test_a_port_may_be_named() -> None:
     container = {"ports": [{"name": "http", "containerPort": 8080}]}
     assert (port_number("http", container), port_number(9, container)) == (8080, 9)
