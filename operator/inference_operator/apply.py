@@ -9,7 +9,7 @@ from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
 from inference_operator.desired.intent import Intent
 from inference_operator.drift import drift, owned_fields
-from inference_operator.kinds import PICKER, SERVICE, Kind, Object
+from inference_operator.kinds import PICKER, SERVICE, Kind, Object, PoolKey
 from inference_operator.naming import FIELD_MANAGER, pool_of
 from inference_operator.observation import ChildKey, Failure, Observation
 from inference_operator.reasons import Finding
@@ -33,11 +33,17 @@ class Outcome:
 class Applier:
     """Carries out a plan."""
 
-    __slots__ = ("_api", "_cache")
+    __slots__ = ("_api", "_cache", "_kept")
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
+        # The intents that were last found or made true: drift from one of these is damage, not a new wish.
+        self._kept: dict[PoolKey, dict[ChildKey, Object]] = {}
+
+    def forget(self, key: PoolKey) -> None:
+        """The pool is gone."""
+        self._kept.pop(key, None)
 
     async def carry_out(self, seen: Observation, intents: Sequence[Intent]) -> Outcome:
         """Apply, in order, every intent from which the live object has drifted.
@@ -45,13 +51,14 @@ class Applier:
         A refusal is noted and the rest goes on; ApiUnavailable is raised.
         """
         outcome = Outcome()
-        established = any(kind is not SERVICE for kind, _ in seen.children)
+        kept = self._kept.setdefault(seen.key, {})
         for intent in intents:
             if intent.kind in seen.access.blind:
                 continue
             live = self._live(seen, intent)
             moved = "missing" if live is None else drift(intent.body, live, FIELD_MANAGER)
             if moved is None:
+                kept[intent.kind, intent.name] = intent.body
                 continue
             try:
                 if live is None and not intent.claimed and await self._taken(seen, intent):
@@ -74,11 +81,12 @@ class Applier:
                 intent.kind.kind,
                 extra={"pool": "/".join(seen.key), "object": intent.name, "drift": moved},
             )
-            if established:
+            if kept.get((intent.kind, intent.name)) == intent.body:
                 healed = "made again" if live is None else f"put right ({moved})"
                 outcome.healed.append(
                     reasons.CHILD_HEALED.say(kind=intent.kind.kind, name=intent.name, action=healed)
                 )
+            kept[intent.kind, intent.name] = intent.body
         return outcome
 
     async def remove(self, seen: Observation, doomed: Mapping[ChildKey, Object]) -> list[Failure]:
@@ -93,6 +101,7 @@ class Applier:
             metrics.WRITES.labels(kind.kind, "delete").inc()
             log.info("removed %s", kind.kind, extra={"pool": "/".join(seen.key), "object": name})
             self._cache.forget(kind, seen.namespace, name)
+            self._kept.get(seen.key, {}).pop((kind, name), None)
         return failures
 
     async def _taken(self, seen: Observation, intent: Intent) -> bool:

@@ -20,6 +20,7 @@ from inference_operator.connection import Connection
 from inference_operator.handlers import Watch
 from inference_operator.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.observe import Reader
+from inference_operator.ownership import Stance
 from inference_operator.passes import Pass
 from inference_operator.pods import PodWatches
 from inference_operator.queue import WorkQueue
@@ -56,9 +57,11 @@ class Controller:
         )
         self._queue: WorkQueue[PoolKey] = WorkQueue()
         self._woken = asyncio.Event()
+        self._listed = asyncio.Event()
         self._resync_now = asyncio.Event()
         self._watch: Watch | None = None
         self._repairs: dict[PoolKey, int] = {}
+        self._stances: dict[PoolKey, Stance] = {}
         self.last_resync: float | None = None
         """When the last full resync succeeded, by time.monotonic; None before the first."""
         self.reach: Reach | None = None
@@ -94,6 +97,7 @@ class Controller:
                 self.wake(key, _GATHER)
 
     async def _work(self) -> None:
+        await self._listed.wait()  # half a view of the world would look like damage
         while True:
             now = time.monotonic()
             key = self._queue.take(now)
@@ -130,6 +134,7 @@ class Controller:
             return
         finally:
             metrics.PASS_SECONDS.observe(time.monotonic() - started)
+        self._count(key, result.stance)
         now = time.monotonic()
         if result.refused:
             metrics.PASSES.labels("refused").inc()
@@ -138,6 +143,14 @@ class Controller:
         metrics.PASSES.labels("wrote" if result.wrote else "quiet").inc()
         again = None if result.recheck_after is None else now + result.recheck_after
         self._queue.done(key, again, not_before=self._truce(key, result.repaired, now))
+
+    def _count(self, key: PoolKey, stance: Stance | None) -> None:
+        before = self._stances.pop(key, None)
+        if before is not None:
+            metrics.POOLS.labels(before.value).dec()
+        if stance is not None:
+            self._stances[key] = stance
+            metrics.POOLS.labels(stance.value).inc()
 
     def _truce(self, key: PoolKey, repaired: bool, now: float) -> float | None:
         """Return until when to let a pool be that somebody changes back each time we repair it."""
@@ -188,6 +201,7 @@ class Controller:
         for body in list(self._cache.all(POOL)):
             self.wake((body["metadata"]["namespace"], body["metadata"]["name"]))
         self.last_resync = time.monotonic()
+        self._listed.set()
 
     async def _list(self, kind: Kind) -> None:
         spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)

@@ -78,7 +78,7 @@ class Reader:
             pool_object=body,
             children=self._children(key),
             objectives=self._objectives(key),
-            access=self.access,
+            access=self._access(),
         ).with_picker(self._cache.get(PICKER, namespace, name))
         if pool is None or pool.metadata.deletion_timestamp is not None:
             self._forget(key)
@@ -166,6 +166,12 @@ class Reader:
     def _forget(self, key: PoolKey) -> None:
         self._absent_since.pop(key, None)
         self._known_since.pop(key, None)
+
+    def _access(self) -> Access:
+        """Return our reach, blind for whatever has not been listed yet."""
+        read = {PICKER, *CHILD_KINDS} | ({self.access.objectives} if self.access.objectives else set())
+        unknown = (read & self.access.served) - self._cache.synced
+        return replace(self.access, blind=self.access.blind | unknown)
 
     def follow(self, seen: Observation, managed: bool) -> None:
         """Keep watching the pods of a pool that is managed, and of no other."""

@@ -12,7 +12,7 @@ from typing import Final
 from inference_api import names
 from inference_api.endpoint_picker import ProxyMode
 from inference_operator import reasons
-from inference_operator.kinds import DEPLOYMENT, POOL, Object
+from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, Object
 from inference_operator.naming import FIELD_MANAGER, LONGEST_SUFFIX
 from inference_operator.observation import Observation
 from inference_operator.reasons import Finding
@@ -60,6 +60,7 @@ def judge(seen: Observation) -> Verdict:
         or _foreign_service(seen)
         or _still_waiting(seen)
         or _bad_selector(seen)
+        or _settings_unknown(seen)
         or Verdict(Stance.MANAGED, reasons.ACCEPTED.say())
     )
 
@@ -137,7 +138,7 @@ def _bad_reference(seen: Observation) -> Verdict | None:
             finding = reasons.INVALID_PICKER_NAME.say(name=ref.name, limit=limit)
     if finding is None:
         return None
-    return _wait(seen, seen.known_for) or Verdict(Stance.UNWORKABLE, finding)
+    return _wait_for_picker(seen) or Verdict(Stance.UNWORKABLE, finding)
 
 
 def _name_taken(seen: Observation) -> Verdict | None:
@@ -151,7 +152,7 @@ def _name_taken(seen: Observation) -> Verdict | None:
     if elder is None or created is None or mine < elder[:2]:
         return None
     finding = reasons.PICKER_NAME_TAKEN.say(other=elder[2], name=seen.picker_name)
-    return _wait(seen, seen.known_for) or Verdict(Stance.UNWORKABLE, finding)
+    return _wait_for_picker(seen) or Verdict(Stance.UNWORKABLE, finding)
 
 
 def _foreign_service(seen: Observation) -> Verdict | None:
@@ -181,6 +182,11 @@ def _still_waiting(seen: Observation) -> Verdict | None:
     return _wait(seen, seen.absent_for)
 
 
+def _wait_for_picker(seen: Observation) -> Verdict | None:
+    """Wait only where an EndpointPicker would have to be made to carry the reason."""
+    return _wait(seen, seen.known_for) if seen.picker_object is None else None
+
+
 def _wait(seen: Observation, passed: float) -> Verdict | None:
     """Wait before anything is made for a pool: its user may be about to make an object of that name."""
     left = TAKE_UP_WAIT - passed
@@ -195,3 +201,11 @@ def _bad_selector(seen: Observation) -> Verdict | None:
         if invalid_label_key(key):
             return Verdict(Stance.HELD, reasons.INVALID_SELECTOR.say(key=key))
     return None
+
+
+def _settings_unknown(seen: Observation) -> Verdict | None:
+    """Hold still while EndpointPickers cannot be read: defaults in place of a user's settings are damage."""
+    if PICKER not in seen.access.blind:
+        return None
+    rights = ", ".join(seen.access.denied) or f"read {PICKER.resource}"
+    return Verdict(Stance.HELD, reasons.ACCESS_DENIED.say(rights=rights))

@@ -33,6 +33,8 @@ class Result:
     wrote: bool = False
     repaired: bool = False
     """Something of a complete picker had to be put right."""
+    stance: Stance | None = None
+    """How the operator stands to the pool; None when there is no pool."""
 
 
 class Pass:
@@ -52,6 +54,8 @@ class Pass:
         seen = await self._reader.observe(key)
         verdict = judge(seen)
         self._reader.follow(seen, verdict.stance is Stance.MANAGED)
+        if seen.pool is None:
+            self._applier.forget(key)
         if seen.pool is None and seen.picker_object is None and not seen.objectives:
             return Result()
         intents = desired(seen, verdict)
@@ -71,6 +75,7 @@ class Pass:
             refused=bool(outcome.failures),
             wrote=bool(outcome.changed or doomed),
             repaired=bool(outcome.healed),
+            stance=None if seen.pool is None else verdict.stance,
         )
 
     def _with_changes(

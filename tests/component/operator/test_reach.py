@@ -8,7 +8,7 @@ from typing import Any
 
 from api_server import MERGE_PATCH
 from inference_api.crd import ENDPOINT_PICKER, INFERENCE_OBJECTIVE
-from operator_cluster import CRDS, Cluster, OperatorProcess, Space, established, eventually, pool
+from operator_cluster import CRDS, Cluster, OperatorProcess, Space, established, eventually, picker, pool
 
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/headroom-operator"
 
@@ -56,6 +56,21 @@ def test_a_right_taken_away_is_named_and_its_return_noticed(
     eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
     space.delete("binding", "llm-epp")
     eventually(lambda: space.get("binding", "llm-epp"), "watched again")
+
+
+def test_settings_that_cannot_be_read_are_not_replaced_by_defaults(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    space.create("picker", picker("llm", image="mine:1"))
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.get("deployment", "llm-epp"))
+    with without(cluster, "endpointpickers", "list"):
+        eventually(lambda: health(operator)["rightsMissing"] == ["list endpointpickers.headroom.dev"])
+        eventually(lambda: space.word("llm") == "AccessDenied")
+        containers = (space.get("deployment", "llm-epp") or {})["spec"]["template"]["spec"]["containers"]
+        assert containers[0]["image"] == "mine:1"
+    eventually(lambda: not health(operator)["rightsMissing"])
+    eventually(lambda: space.condition("llm", "Accepted")[0] == "True")
 
 
 def test_an_operator_that_starts_without_a_right_is_up_and_says_so(

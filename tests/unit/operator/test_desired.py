@@ -14,10 +14,10 @@ from inference_api.priority_table import PriorityTable
 from inference_operator.desired.config_maps import config_text
 from inference_operator.desired.plan import desired
 from inference_operator.desired.ports import picker_ports
-from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
+from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, OBJECTIVES, SERVICE
 from inference_operator.observation import Observation
 from inference_operator.ownership import judge
-from observations import objective, observation, picker_body, pool_body
+from observations import FULL_ACCESS, objective, observation, picker_body, pool_body, settled
 
 GOLDEN = Path(__file__).parent / "golden"
 FULL = picker_body(
@@ -98,6 +98,14 @@ def test_a_users_configuration_is_written_with_its_type() -> None:
         "kind": "EndpointPickerConfig",
         "plugins": [{"type": "x"}],
     }
+
+
+def test_the_table_stays_while_objectives_cannot_be_read() -> None:
+    seen = settled(observation(objectives=(objective("gold", 10),)))
+    blind = replace(FULL_ACCESS, blind=frozenset({OBJECTIVES[0]}))
+    lost = replace(seen, objectives=(), access=blind)
+    made = {i.name: i.body for i in desired(lost, judge(lost)) if i.kind is CONFIG_MAP}
+    assert "gold" in made["llm-epp-priorities"]["data"]["table.json"]
 
 
 def test_the_table_round_trips() -> None:

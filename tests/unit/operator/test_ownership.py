@@ -7,7 +7,7 @@ from inference_operator.desired.plan import desired, superfluous
 from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, PICKER, POOL, SERVICE
 from inference_operator.observation import Access, Observation, Rival
 from inference_operator.ownership import Stance, invalid_label_key, judge, users_own
-from observations import SETTINGS, ago, observation, picker_body, pool_body, settled
+from observations import FULL_ACCESS, SETTINGS, ago, observation, picker_body, pool_body, settled
 
 
 def foreign_service(**spec: Any) -> dict[str, Any]:
@@ -105,6 +105,11 @@ CASES: dict[str, tuple[Observation, Stance, str]] = {
         replace(settled(), service=None, absent_for=0.1),
         Stance.MANAGED,
         "Accepted",
+    ),
+    "EndpointPickers cannot be read": (
+        replace(settled(), access=replace(FULL_ACCESS, blind=frozenset({PICKER}))),
+        Stance.HELD,
+        "AccessDenied",
     ),
     "all in place": (settled(), Stance.MANAGED, "Accepted"),
 }
