@@ -27,6 +27,7 @@ from inference_operator.queue import WorkQueue
 from inference_operator.report import Reporter
 from inference_operator.selectors import watch_selector
 from inference_operator.settings import Settings
+from inference_operator.truces import Truces
 from inference_operator.waking import keys_of
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ _GATHER: Final = 0.05
 _RETRY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 #: A CRD of one of these groups, installed or removed, changes what we can do.
 _CRD_GROUPS: Final = frozenset({POOL.group, PICKER.group, *(kind.group for kind in OBJECTIVES)})
-#: Repairs in a row without one quiet pass after which somebody is working against us.
-_FIGHT: Final = 5
 
 
 class Controller:
@@ -60,7 +59,7 @@ class Controller:
         self._listed = asyncio.Event()
         self._resync_now = asyncio.Event()
         self._watch: Watch | None = None
-        self._repairs: dict[PoolKey, int] = {}
+        self._truces = Truces()
         self._stances: dict[PoolKey, Stance] = {}
         self.last_resync: float | None = None
         """When the last full resync succeeded, by time.monotonic; None before the first."""
@@ -153,16 +152,16 @@ class Controller:
             metrics.POOLS.labels(stance.value).inc()
 
     def _truce(self, key: PoolKey, repaired: bool, now: float) -> float | None:
-        """Return until when to let a pool be that somebody changes back each time we repair it."""
+        """Return until when to let the pool be, or None."""
         if not repaired:
-            self._repairs.pop(key, None)
+            self._truces.quiet(key)
             return None
-        count = self._repairs[key] = self._repairs.get(key, 0) + 1
-        if count <= _FIGHT:
+        pause = self._truces.repaired(key)
+        if not pause:
             return None
-        pause = min(60.0, 2.0 ** (count - _FIGHT))
         log.warning(
-            "repaired %d times in a row: somebody changes it back", count, extra={"pool": "/".join(key)}
+            "repaired again and again: somebody changes it back",
+            extra={"pool": "/".join(key), "pause_in_seconds": pause},
         )
         return now + pause
 
