@@ -205,15 +205,15 @@ class Controller:
     async def _list(self, kind: Kind) -> None:
         spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
         bodies: list[Object] = []
-        version = 0
+        versions: list[int] = []
         for space in spaces:
             items, at = await self._api.list_all(kind, space, watch_selector(kind))
             bodies += items
-            version = max(version, at) if len(spaces) == 1 else 0
+            versions.append(at)
         before = {
             (b["metadata"].get("namespace", ""), b["metadata"]["name"]): b for b in self._cache.all(kind)
         }
-        for changed in self._cache.replace(kind, bodies, version):
+        for changed in self._cache.replace(kind, bodies, min(versions)):
             space, name = changed
             for body in (before.get(changed), self._cache.get(kind, space, name)):
                 if body is not None:

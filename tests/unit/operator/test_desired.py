@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from endpoint_picker.config.build import build
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.settings import parse
 from inference_api.priority_table import PriorityTable
 from inference_operator.desired.config_maps import config_text
 from inference_operator.desired.plan import desired
@@ -98,6 +101,19 @@ def test_a_users_configuration_is_written_with_its_type() -> None:
         "kind": "EndpointPickerConfig",
         "plugins": [{"type": "x"}],
     }
+
+
+def test_the_picker_understands_what_it_is_told() -> None:
+    settings = parse(deployment_args(CASES["plain"]), {"POD_IP": "127.0.0.1", "NAMESPACE": "ns"})
+    assert (settings.pool_name, settings.pool_namespace) == ("llm", "ns")
+    assert (settings.config_map, settings.priorities_map) == ("llm-epp-config", "llm-epp-priorities")
+    assert (settings.grpc_port, settings.health_port, settings.metrics_port) == (9002, 9003, 9090)
+    assert settings.secure_serving
+
+
+def test_the_picker_understands_the_default_configuration() -> None:
+    built = build(config_text(None), Registry.installed())
+    assert not built.warnings
 
 
 def test_the_table_stays_while_objectives_cannot_be_read() -> None:
