@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -192,6 +194,13 @@ class OperatorProcess:
             return next((line["health"] for line in self.lines() if "health" in line), "")
 
         return eventually(found, "the operator's health port").removesuffix("/healthz")
+
+    def resyncs(self) -> int:
+        """Return how many full lists have succeeded."""
+        with urllib.request.urlopen(self.address() + "/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        found = re.search(r'^headroom_operator_resyncs_total\{result="ok"\} (\S+)$', text, re.MULTILINE)
+        return int(float(found[1])) if found else 0
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
 """A pool becomes a running picker, is healed, and goes without a trace."""
 
-from operator_cluster import Cluster, Space, eventually, picker, pool
+from operator_cluster import Cluster, OperatorProcess, Space, eventually, picker, pool
 
 CHILDREN = {
     "picker/{}",
@@ -21,17 +21,18 @@ def taken_up(space: Space, name: str) -> None:
     eventually(lambda: space.children() >= children_of(name), f"children of {name}")
 
 
-def quiet(cluster: Cluster, space: Space) -> list[str]:
-    """Return the writes so far, once a whole resync has gone by without a new one."""
-    held: list[str] = []
+def await_resyncs(operator: OperatorProcess, count: int) -> None:
+    eventually(lambda: operator.resyncs() >= count, f"{count} resyncs")
 
-    def settled() -> bool:
-        nonlocal held
-        before, held = held, cluster.writes(space.name)
-        return before == held and bool(held)
 
-    eventually(settled, "silence", 60)
-    return held
+def quiet(cluster: Cluster, operator: OperatorProcess, space: Space) -> list[str]:
+    """Return the writes so far, once two whole resyncs have gone by without a new one."""
+    for _ in range(5):
+        resyncs, writes = operator.resyncs(), cluster.writes(space.name)
+        await_resyncs(operator, resyncs + 2)
+        if cluster.writes(space.name) == writes:
+            return writes
+    raise AssertionError(f"no silence; last writes: {writes[-5:]}")
 
 
 def make_ready(space: Space, app: str) -> None:
@@ -47,7 +48,9 @@ def make_ready(space: Space, app: str) -> None:
         space.write_status("pod", body["metadata"]["name"], status)
 
 
-def test_a_pool_gets_its_children_and_is_ready_when_they_are(cluster: Cluster, space: Space) -> None:
+def test_a_pool_gets_its_children_and_is_ready_when_they_are(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
     body = space.create("pool", pool("llm"))
     taken_up(space, "llm")
     assert space.children() == children_of("llm")
@@ -79,10 +82,12 @@ def test_a_pool_gets_its_children_and_is_ready_when_they_are(cluster: Cluster, s
     assert {"Accepted", "PickerReady", "EndpointsReady", "Ready"} <= reasons
 
 
-def test_damage_is_healed_and_then_there_is_silence(cluster: Cluster, space: Space) -> None:
+def test_damage_is_healed_and_then_there_is_silence(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
     space.create("pool", pool("llm"))
     taken_up(space, "llm")
-    before = quiet(cluster, space)
+    before = quiet(cluster, operator, space)
     deployment = space.get("deployment", "llm-epp") or {}
     args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
 
@@ -99,16 +104,16 @@ def test_damage_is_healed_and_then_there_is_silence(cluster: Cluster, space: Spa
         return bool(live["spec"]["template"]["spec"]["containers"][0]["args"] == args)
 
     eventually(args_healed, "args healed")
-    after = quiet(cluster, space)
+    after = quiet(cluster, operator, space)
     assert len(after) - len(before) < 40, after[len(before) :]
 
 
-def test_what_others_add_stays(space: Space, cluster: Cluster) -> None:
+def test_what_others_add_stays(cluster: Cluster, operator: OperatorProcess, space: Space) -> None:
     space.create("pool", pool("llm"))
     taken_up(space, "llm")
     space.merge("deployment", "llm-epp", {"metadata": {"annotations": {"team": "blue"}}})
     space.merge("service", "llm-epp", {"metadata": {"labels": {"team": "blue"}}})
-    quiet(cluster, space)
+    quiet(cluster, operator, space)
     assert (space.get("deployment", "llm-epp") or {})["metadata"]["annotations"]["team"] == "blue"
     assert (space.get("service", "llm-epp") or {})["metadata"]["labels"]["team"] == "blue"
 
@@ -133,7 +138,9 @@ def test_deleting_the_pool_deletes_all_and_nothing_ever_has_a_finalizer(space: S
     eventually(lambda: not space.children(), "children gone")
 
 
-def test_a_recreated_pool_adopts_what_an_orphaning_delete_left(cluster: Cluster, space: Space) -> None:
+def test_a_recreated_pool_adopts_what_an_orphaning_delete_left(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
     space.create("pool", pool("llm"))
     taken_up(space, "llm")
     uid = (space.get("service", "llm-epp") or {})["metadata"]["uid"]
@@ -148,7 +155,7 @@ def test_a_recreated_pool_adopts_what_an_orphaning_delete_left(cluster: Cluster,
         return owners == [body["metadata"]["uid"]]
 
     eventually(adopted, "adopted")
-    quiet(cluster, space)
+    quiet(cluster, operator, space)
     assert (space.get("service", "llm-epp") or {})["metadata"]["uid"] == uid
     space.delete("pool", "llm")
     eventually(lambda: not space.children(), "children gone")
@@ -209,14 +216,14 @@ def test_the_proxy_comes_and_goes_with_its_entry_in_the_pool(space: Space) -> No
     eventually(lambda: parents() == ["gw"])
 
 
-def test_a_paused_picker_is_left_alone(cluster: Cluster, space: Space) -> None:
+def test_a_paused_picker_is_left_alone(cluster: Cluster, operator: OperatorProcess, space: Space) -> None:
     space.create("picker", picker("llm"))
     space.create("pool", pool("llm"))
     eventually(lambda: "deployment/llm-epp" in space.children())
     space.merge("picker", "llm", {"spec": {"paused": True}})
     eventually(lambda: space.condition("llm", "Accepted")[:2] == ("True", "Paused"))
     space.delete("config", "llm-epp-config")
-    quiet(cluster, space)
+    quiet(cluster, operator, space)
     assert "config/llm-epp-config" not in space.children()
     space.merge("picker", "llm", {"spec": {"paused": False}})
     eventually(lambda: "config/llm-epp-config" in space.children())
