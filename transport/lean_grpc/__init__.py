@@ -13,10 +13,11 @@ from lean_grpc.aio.unary import UnaryFunction
 from lean_grpc.calls.client_call import ClientCall, ResponseHandler, Status
 from lean_grpc.calls.metadata import Metadata
 from lean_grpc.calls.server_call import Handler, ServerCall
-from lean_grpc.limits import DEFAULT_LIMITS, Limits
+from lean_grpc.limits import CHANNEL_LIMITS, DEFAULT_LIMITS, Limits
 from lean_grpc.status import CallError, StatusCode
 
 __all__ = [
+    "CHANNEL_LIMITS",
     "DEFAULT_LIMITS",
     "Backoff",
     "CallError",

@@ -50,6 +50,8 @@ class Limits:
     """Unsent bytes of a stream at which `writable` is called again."""
     stream_send_limit: int = 1_048_576
     """Unsent bytes of a stream above which one more `send` ends the stream."""
+    connection_send_limit: int = 33_554_432
+    """Unsent bytes of all streams of a connection above which one more `send` ends its stream."""
     max_receive_message: int = 4_194_304
     """A received message, as sent and after decompression."""
     max_send_message: int = 4_194_304
@@ -63,7 +65,7 @@ class Limits:
     idle_timeout: float = 900.0
     """A connection without streams is closed with GOAWAY after this."""
     keepalive_interval: float = 60.0
-    """Silence of the peer after which a PING asks for life."""
+    """Silence of the peer after which a PING asks for life; a client asks only while it has calls."""
     keepalive_timeout: float = 20.0
     """Silence after that PING at which the connection is given up."""
     max_connections: int = 1_000
@@ -88,3 +90,6 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+CHANNEL_LIMITS = Limits(keepalive_interval=330.0)
+"""What a channel starts from: grpc's servers hang up on clients that ask for life more than once in 300 s."""

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hpack import Decoder, Encoder, HPACKError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,15 +39,15 @@ def test_cached_decoding_agrees_with_the_plain_decoder_while_tables_change(
             continue
         assert isinstance(step, list)
         blocks.append(encoder.encode(step))
-        expected = tuple(tuple(field) for field in plain.decode(blocks[-1], raw=True))
-        assert cached.decode(blocks[-1], Kind.TRAILERS).fields == expected
-        # The same bytes again, perhaps after the table has moved: both sides must see the same.
-        for block in data.draw(st.lists(st.sampled_from(blocks), max_size=3)):
+        # Old blocks once more too, after the table has moved: the same bytes may mean something else by now.
+        for block in (blocks[-1], *data.draw(st.lists(st.sampled_from(blocks), max_size=3))):
             try:
-                again = tuple(tuple(field) for field in plain.decode(block, raw=True))
+                expected = tuple(tuple(field) for field in plain.decode(block, raw=True))
             except HPACKError:
+                with pytest.raises(ProtocolError):
+                    cached.decode(block, Kind.TRAILERS)
                 return
-            assert cached.decode(block, Kind.TRAILERS).fields == again
+            assert cached.decode(block, Kind.TRAILERS).fields == expected
 
 
 @checked

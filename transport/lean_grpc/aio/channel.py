@@ -11,7 +11,7 @@ from lean_grpc.aio.deadlines import DeadlineTimer
 from lean_grpc.aio.link import CLOSE_PATIENCE
 from lean_grpc.aio.response import MessageStream, UnaryResponse
 from lean_grpc.calls.client_call import ClientCall, ResponseHandler, Status
-from lean_grpc.limits import DEFAULT_LIMITS, SWEEP_INTERVAL, Limits
+from lean_grpc.limits import CHANNEL_LIMITS, SWEEP_INTERVAL, Limits
 from lean_grpc.status import CallError, StatusCode
 
 DEADLINE_GRANULARITY: Final = 0.001
@@ -35,7 +35,7 @@ class Channel:
         tls: ssl.SSLContext | None = None,
         tls_name: str | None = None,
         authority: str | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits = CHANNEL_LIMITS,
         backoff: Backoff | None = None,
     ) -> None:
         """Prepare a channel to `targets` (`host:port` or `unix:/path`); `tls_name` is the name to verify.

@@ -184,7 +184,7 @@ class Link(asyncio.Protocol):
         elif self._pinged is not None:
             if _over(now - self._pinged, limits.keepalive_timeout):
                 self.abort()
-        elif _over(now - self._last_heard, limits.keepalive_interval):
+        elif (core.server or core.streams) and _over(now - self._last_heard, limits.keepalive_interval):
             self._pinged = now
             core.ping(_KEEPALIVE_PING)
 

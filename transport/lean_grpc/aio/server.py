@@ -172,7 +172,7 @@ class Server:
         elif request.refusal is not None:
             call.give_up(*request.refusal)
         elif factory is None:
-            call.give_up(StatusCode.UNIMPLEMENTED, f"no method {request.path}")
+            call.give_up(StatusCode.UNIMPLEMENTED, f"no method {request.path[:200]}")
         else:
             if request.timeout is not None:
                 call.deadline = now + request.timeout
@@ -248,7 +248,7 @@ class _ServerLink(Link):
         limit = self._limits.first_message_timeout
         if limit:
             for call in self.calls():
-                if call.messages or call.done:
+                if not call.unused:
                     continue
                 if call.opened_at is None:
                     call.opened_at = now

@@ -130,8 +130,11 @@ class ClientCall:
             chunks += (prefix, payload)
             size += PREFIX_SIZE + len(payload)
         stream = self._stream
-        unsent = self._queued_size if stream is None else stream.pending_bytes
-        if unsent > self._limits.stream_send_limit:
+        if stream is None or self._connection is None:
+            full = self._queued_size > self._limits.stream_send_limit
+        else:
+            full = self._connection.outbox.full(stream)
+        if full:
             self._fail(
                 Status(StatusCode.RESOURCE_EXHAUSTED, "the server does not read what the client sends")
             )

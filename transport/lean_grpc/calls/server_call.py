@@ -11,10 +11,13 @@ from lean_grpc.calls.request import CallRequest
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
 from lean_grpc.http2.lifecycle import StreamLifecycle
-from lean_grpc.http2.states import CLOSED
+from lean_grpc.http2.states import CLOSED, OPEN
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code
+
+LONGEST_MESSAGE: Final = 1_024
+"""Characters of a status message that are sent: it travels in a header list, which peers bound."""
 
 _log = logging.getLogger("lean_grpc.server")
 
@@ -110,6 +113,11 @@ class ServerCall:
         """Tell whether the call is over: finished, cancelled or aborted."""
         return self._done
 
+    @property
+    def unused(self) -> bool:
+        """Tell whether the client has neither sent a message nor said that it will not, and may still."""
+        return not self.messages and not self._done and self._stream.state == OPEN
+
     def set_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Add metadata to the response head; it has no effect once the first message was sent.
 
@@ -132,7 +140,7 @@ class ServerCall:
         if not self._head_sent:
             self._send_head()
         stream = self._stream
-        if stream.pending_bytes > self._limits.stream_send_limit:
+        if stream.pending and self._outbox.full(stream):
             self._give_up(StatusCode.RESOURCE_EXHAUSTED, "the client does not read what the server sends")
             return False
         chunks: list[bytes] = []
@@ -166,7 +174,7 @@ class ServerCall:
             return
         varying = md.encode(trailers) if trailers else ()
         if message:
-            varying = ((b"grpc-message", md.encode_message(message)), *varying)
+            varying = ((b"grpc-message", md.encode_message(message[:LONGEST_MESSAGE])), *varying)
         self._done = True
         if self._head_sent:
             self._outbox.headers(self._stream, _TRAILERS[status], varying, end=True)

@@ -183,7 +183,7 @@ class Connection(StreamLifecycle):
         elif stream.owner.on_data(data, start, stop, False):
             stream.recv_due += size
             if stream.recv_due > self._enough:
-                self._lift_stream(stream)
+                self.consume(stream, 0)
         elif padding:
             self.consume(stream, padding)
 

@@ -48,6 +48,7 @@ class Outbox:
         "overflowing",
         "paused",
         "peer",
+        "pending_bytes",
         "queued",
         "ripe",
         "waiting",
@@ -66,6 +67,7 @@ class Outbox:
         self.window = DEFAULT_WINDOW
         self.frames: list[bytes | memoryview] = []
         self.queued = 0
+        self.pending_bytes = 0
         self.corked = False
         self.paused = False
         self.overflowing = False
@@ -135,13 +137,26 @@ class Outbox:
         self._emit_waiting(stream)
         if not self.corked:
             self._want_flush()
-        if stream.pending_bytes < self._limits.stream_send_high:
+        limits = self._limits
+        if (
+            stream.pending_bytes < limits.stream_send_high
+            and self.pending_bytes < limits.connection_send_limit // 2
+        ):
             return True
         stream.blocked = True
         return False
 
+    def full(self, stream: Stream) -> bool:
+        """Tell whether a stream, or the connection, holds so much unsent data that it may hold no more."""
+        limits = self._limits
+        return (
+            stream.pending_bytes > limits.stream_send_limit
+            or self.pending_bytes > limits.connection_send_limit
+        )
+
     def forget(self, stream: Stream) -> None:
         """Drop what a stream still had to send."""
+        self.pending_bytes -= stream.pending_bytes
         stream.pending = None
         stream.pending_bytes = 0
         self.waiting.pop(stream, None)
@@ -211,6 +226,7 @@ class Outbox:
             # An empty tuple of lists is how the queue says: END_STREAM belongs on the data before it.
             stream.pending.append(((), (), True))
         stream.pending_bytes += size
+        self.pending_bytes += size
         self.waiting[stream] = None
         self.ripe = True
 
@@ -266,6 +282,7 @@ class Outbox:
             self._guard.useful += 1
         stream.answered = True
         stream.pending_bytes -= size
+        self.pending_bytes -= size
         self.frames.append(_pack_header(size >> 8, size & 0xFF, 0, 1 if end else 0, stream.id))
         self.frames.append(item)
         self._settle(stream)
