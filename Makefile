@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 REGISTRY ?=
 VERSION  := 0.1.0
 
-.PHONY: help setup tools control-plane check fmt test unit demo demo-down crds lock images clean
+.PHONY: help setup tools control-plane check fmt test unit fuzz interop-tools demo demo-down crds lock images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,13 +52,22 @@ fmt: setup ## Format the code and mend what the linter can
 unit: setup ## Unit tests only
 	@$(BIN)/pytest -q tests/unit
 
-test: control-plane ## All checks and all tests, on the real API server and the real Envoy
+test: control-plane interop-tools ## All checks and all tests, on the real API server and the real Envoy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m inference_api.crd --check
 	@$(BIN)/pytest
+
+interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's tests against them skip without
+	@{ command -v nghttp && command -v h2load; } >/dev/null || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	  apt-get install -y -qq nghttp2-client >/dev/null 2>&1; } || \
+	echo "nghttp2's tools (nghttp, h2load) are not there: the tests against them will skip"
+
+fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core for FUZZ_SECONDS (an hour)
+	@$(BIN)/python tests/fuzz/lean_grpc/fuzz_core.py --seconds $(or $(FUZZ_SECONDS),3600)
 
 demo: control-plane ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it
 	@$(BIN)/headroom demo up $(if $(CHECK),--check)
