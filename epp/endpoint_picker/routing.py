@@ -17,6 +17,7 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, PrefixIndex
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
+from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal
 from endpoint_picker.scheduling.plugin import RandomSource
@@ -44,6 +45,7 @@ class PoolRouter:
         "_rng",
         "config_error",
         "config_loads",
+        "decisions",
         "index",
         "ledger",
         "matched_blocks",
@@ -51,7 +53,6 @@ class PoolRouter:
         "priorities_error",
         "priorities_loads",
         "prompt_blocks",
-        "record_scores",
         "refused_no_endpoints",
         "refused_saturated",
         "table",
@@ -75,8 +76,8 @@ class PoolRouter:
         """Configurations taken into use."""
         self.priorities_error = ""
         self.priorities_loads = 0
-        self.record_scores = False
-        """Fill `Pick.scores`; costs about as much as the decision itself."""
+        self.decisions = Decisions()
+        """While it records, `Pick.scores` is filled, at about the cost of a second decision."""
         self.picked = 0
         self.refused_no_endpoints = 0
         self.refused_saturated = 0
@@ -107,9 +108,11 @@ class PoolRouter:
         if not chosen.size:
             self.refused_no_endpoints += 1
             return _NO_ENDPOINTS
-        scores = self._scores_of(request, rows, int(chosen[0])) if self.record_scores else ()
+        scores = self._scores_of(request, rows, int(chosen[0])) if self.decisions.recording else ()
         pick = self._reserve(request, chosen, len(chain))
-        pick.scores = scores
+        if scores:
+            pick.scores = scores
+            self.decisions.note(request, pick, rows.size)
         if chain:
             self.index.record(chain, pick.row)
         return pick

@@ -21,6 +21,7 @@ from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.handler import PROCESS_METHOD, process_route
 from endpoint_picker.health import Health, health_routes
+from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.request import Router
@@ -38,6 +39,11 @@ _log = logging.getLogger(__name__)
 
 class PoolView(Router, Protocol):
     """What the servers need of a router beside its decisions."""
+
+    @property
+    def decisions(self) -> Decisions:
+        """Return the newest decisions, recorded on demand."""
+        ...
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener()` after each change of the ready endpoints."""
@@ -69,7 +75,7 @@ class PickerServers:
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self._http = HttpServer(self.health, registry, self._state)
+        self._http = HttpServer(self.health, registry, self._state, pool.decisions)
         routes = {
             PROCESS_METHOD: process_route(pool, self.budget, self.metrics, time.monotonic),
             **eds_routes(self.feed),

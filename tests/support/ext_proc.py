@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _untyped_pb
 
+from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal
 
@@ -107,6 +108,7 @@ class CountingRouter:
         self.releases = 0
         self.first_tokens = 0
         self.listeners: list[Any] = []
+        self.decisions = Decisions()
 
     def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
         self.requests.append(request)

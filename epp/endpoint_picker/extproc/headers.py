@@ -1,9 +1,12 @@
 """Which request headers are read, and which never reach a model server. Pure."""
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from typing_extensions import override
+
 from endpoint_picker.body.openai import is_api_path
-from endpoint_picker.extproc.wire import HttpHeaders
+from endpoint_picker.extproc.wire import HeaderValue, HttpHeaders
 
 #: The objective header and its older name; the first wins when both are sent.
 OBJECTIVE: Final = "x-llm-d-inference-objective"
@@ -43,12 +46,37 @@ _READ: Final = frozenset({":method", ":path", "content-type", "x-request-id", OB
 _KNOWN: Final = _READ | STRIPPED
 
 
+class HeaderView(Mapping[str, str]):
+    """All headers of a request, searched when asked: most requests are decided without a look."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: HttpHeaders) -> None:
+        self._message = message
+
+    @override
+    def __getitem__(self, name: str) -> str:
+        for header in self._message.headers.headers:
+            if header.key.lower() == name:
+                return _text(header)
+        raise KeyError(name)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(header.key.lower() for header in self._message.headers.headers))
+
+    @override
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class RequestHeaders:
     """What the picker keeps of a request's headers."""
 
-    __slots__ = ("content_type", "method", "objective", "path", "remove", "request_id")
+    __slots__ = ("all", "content_type", "method", "objective", "path", "remove", "request_id")
 
     def __init__(self, message: HttpHeaders) -> None:
+        self.all = HeaderView(message)
         found: dict[str, str] = {}
         self.remove: list[str] = []
         """Names that were sent and must not be forwarded; usually empty."""
@@ -63,8 +91,7 @@ class RequestHeaders:
                     self.remove.append(name)
                 if name not in _READ:
                     continue
-            raw = header.raw_value
-            found.setdefault(name, raw.decode("utf-8", "replace") if raw else header.value)
+            found.setdefault(name, _text(header))
         self.method = found.get(":method", "")
         self.path = found.get(":path", "").partition("?")[0]
         """Path without the query."""
@@ -83,6 +110,11 @@ class RequestHeaders:
         if is_api_path(self.path):
             return True
         return has_body and (not self.content_type or is_json(self.content_type))
+
+
+def _text(header: HeaderValue) -> str:
+    raw = header.raw_value
+    return raw.decode("utf-8", "replace") if raw else header.value
 
 
 class ResponseHeaders:

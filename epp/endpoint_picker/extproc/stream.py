@@ -212,7 +212,10 @@ class Exchange:
         assert headers is not None  # noqa: S101 - every way here passes request_headers
         record.request_bytes = len(body)
         request = InferenceRequest(
-            request_id=headers.request_id, objective=headers.objective, body_bytes=len(body)
+            request_id=headers.request_id,
+            objective=headers.objective,
+            body_bytes=len(body),
+            headers=headers.all,
         )
         if not unseen and headers.call_for_json(has_body):
             try:

@@ -1,5 +1,6 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /debug/state. Reads state, changes none."""
+"""The HTTP port: /metrics, /healthz, /readyz, /debug/state, /debug/decisions."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from endpoint_picker.health import READINESS, Health, Serving
+from endpoint_picker.observability.decisions import WINDOW_S, Decisions
 
 _STOP_GRACE_S: Final = 1.0
 
@@ -16,16 +18,23 @@ class HttpServer:
     """Serves metrics, probes and the debug state on one address."""
 
     def __init__(
-        self, health: Health, registry: CollectorRegistry, state: Callable[[], dict[str, Any]]
+        self,
+        health: Health,
+        registry: CollectorRegistry,
+        state: Callable[[], dict[str, Any]],
+        decisions: Decisions,
     ) -> None:
         self._health = health
         self._registry = registry
         self._state = state
+        self._decisions = decisions
+        self._window: asyncio.TimerHandle | None = None
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/debug/state", self._debug_state)
+        app.router.add_get("/debug/decisions", self._debug_decisions)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
 
     async def start(self, host: str, port: int) -> int:
@@ -38,6 +47,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close the port."""
+        self._close_window()
         await self._runner.cleanup()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -55,3 +65,14 @@ class HttpServer:
 
     async def _debug_state(self, _request: web.Request) -> web.Response:
         return web.json_response(self._state())
+
+    async def _debug_decisions(self, _request: web.Request) -> web.Response:
+        """Show the newest decisions, and go on recording them for a while."""
+        self._close_window()
+        self._decisions.recording = True
+        self._window = asyncio.get_running_loop().call_later(WINDOW_S, self._decisions.stop)
+        return web.json_response(self._decisions.page())
+
+    def _close_window(self) -> None:
+        if self._window is not None:
+            self._window.cancel()

@@ -138,6 +138,12 @@ async def test_it_picks_follows_its_file_and_drains(tmp_path: Path) -> None:
 
             state = json.loads((await process.get("/debug/state"))[1])
             assert state["openExchanges"] == 1
+            assert json.loads((await process.get("/debug/decisions"))[1])["decisions"] == []
+            explained, _ = await exchange(channel)
+            (told,) = json.loads((await process.get("/debug/decisions"))[1])["decisions"]
+            assert told["destination"] == "127.0.93.9:8004"
+            assert set(told["scores"]) >= {"queue-scorer", "prefix-cache-scorer"}
+            explained.cancel()
             process.process.send_signal(signal.SIGTERM)
             assert await states.read() == b"\x08\x02"
             assert await health(process.health, "readiness") == 2

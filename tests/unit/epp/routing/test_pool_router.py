@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
 from endpoint_picker.routing import PoolRouter, build_router
@@ -247,12 +248,32 @@ def test_a_decision_can_be_explained_without_making_it() -> None:
     assert json.dumps(router.state())
 
 
-def test_scores_of_a_pick_are_kept_when_asked_for() -> None:
+def test_decisions_are_kept_with_their_scores_only_while_somebody_looks() -> None:
     router = router_of(3)
     scraped(router)
     assert routed(router).scores == ()
-    router.record_scores = True
-    assert dict(routed(router).scores)["queue-scorer"] == 2.0
+    assert router.decisions.page()["decisions"] == []
+    router.decisions.recording = True
+    pick = routed(router)
+    assert dict(pick.scores)["queue-scorer"] == 2.0
+    (told,) = router.decisions.page()["decisions"]
+    assert told["destination"] == pick.destination
+    assert told["candidates"] == 3
+    assert told["scores"]["queue-scorer"] == 2.0
+    router.decisions.stop()
+    assert routed(router).scores == ()
+    assert router.decisions.page()["decisions"] == []
+
+
+def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> None:
+    router = router_of(1)
+    router.decisions.recording = True
+    for number in range(KEPT + 1):
+        router.route(InferenceRequest(request_id=f"{number}:" + "x" * 10_000), None)
+    kept = router.decisions.page()["decisions"]
+    assert len(kept) == KEPT
+    assert kept[0]["requestId"].startswith(f"{KEPT}:")
+    assert {len(entry["requestId"]) for entry in kept} == {NAME_LIMIT}
 
 
 @settings(deadline=None, max_examples=40)

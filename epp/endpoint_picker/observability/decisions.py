@@ -1,0 +1,50 @@
+"""The newest decisions with their reasons, recorded only while somebody looks: weighing costs a second pass.
+
+A look at `/debug/decisions` starts the recording, or keeps it going, for `WINDOW_S`. Pure: the shell that
+serves the page tells when the window is over.
+"""
+
+from collections import deque
+from typing import Any, Final
+
+from endpoint_picker.request import InferenceRequest, Pick
+
+#: How long a look keeps the recording going, in seconds.
+WINDOW_S: Final = 30.0
+#: Decisions kept; older ones go.
+KEPT: Final = 64
+#: Longest request id and model name kept, in characters: clients choose both.
+NAME_LIMIT: Final = 128
+
+
+class Decisions:
+    """A ring of the newest decisions."""
+
+    __slots__ = ("_ring", "recording")
+
+    def __init__(self) -> None:
+        self._ring: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.recording = False
+
+    def note(self, request: InferenceRequest, pick: Pick, candidates: int) -> None:
+        """Keep one decision."""
+        self._ring.append(
+            {
+                "requestId": request.request_id[:NAME_LIMIT],
+                "model": request.model[:NAME_LIMIT],
+                "priority": request.priority,
+                "destination": pick.destination,
+                "candidates": candidates,
+                "prefixHit": round(pick.prefix_hit, 3),
+                "scores": {name: round(score, 3) for name, score in pick.scores},
+            }
+        )
+
+    def page(self) -> dict[str, Any]:
+        """Return what is kept, newest first."""
+        return {"windowSeconds": WINDOW_S, "decisions": list(reversed(self._ring))}
+
+    def stop(self) -> None:
+        """End the window; what was kept goes with it."""
+        self.recording = False
+        self._ring.clear()
