@@ -22,6 +22,7 @@ LIMITS = Limits(
     max_receive_message=50_000,
     stream_send_limit=100_000,
     connection_send_limit=400_000,
+    connection_receive_limit=60_000,
     paused_control_bytes=5_000,
 )
 LARGEST_ANSWER = 20_000
@@ -172,3 +173,5 @@ def check(fuzzed: Fuzzed) -> None:
     assert held <= LIMITS.connection_send_limit + LARGEST_ANSWER + LIMITS.max_receive_message + 10
     assert all(stream.id in core.streams for stream in core.outbox.waiting)
     assert core.outbox.window >= 0
+    assert 0 <= core.shelf.held <= LIMITS.connection_receive_limit
+    assert core.streams or core.shelf.held == 0

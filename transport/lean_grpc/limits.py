@@ -52,6 +52,8 @@ class Limits:
     """Unsent bytes of a stream above which one more `send` ends the stream."""
     connection_send_limit: int = 33_554_432
     """Unsent bytes of all streams of a connection above which one more `send` ends its stream."""
+    connection_receive_limit: int = 67_108_864
+    """Bytes of unfinished and unread messages on all streams of a connection; above, the next call ends."""
     max_receive_message: int = 4_194_304
     """A received message, as sent and after decompression."""
     max_send_message: int = 4_194_304

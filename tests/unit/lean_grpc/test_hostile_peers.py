@@ -6,6 +6,7 @@ from http2_wire import REQUEST, Wire, goaway_code, message, reset_code, setting,
 from lean_grpc.calls.messages import MessageReader, deflate, inflate
 from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, ErrorCode, frame
+from lean_grpc.http2.guard import Shelf
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode
 
@@ -208,7 +209,7 @@ def test_one_byte_at_a_time_is_the_same_as_at_once() -> None:
 
 
 def test_a_message_of_a_gigabyte_is_refused_by_its_prefix() -> None:
-    reader = MessageReader(4_194_304)
+    reader = MessageReader(4_194_304, Shelf(Limits()))
     reader.feed(b"\0" + uint(2**30), 0, 5)
     with pytest.raises(CallError) as refused:
         reader.next()
@@ -259,7 +260,7 @@ def test_sender_is_told_to_stop_and_when_to_go_on() -> None:
 
 
 def test_message_across_many_frames_is_cheap_to_collect() -> None:
-    reader = MessageReader(4_194_304)
+    reader = MessageReader(4_194_304, Shelf(Limits()))
     whole = message(bytes(4_000_000))
     for at in range(0, len(whole), 100):
         assert reader.next() is None

@@ -14,6 +14,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, frame
 from lean_grpc.http2.errors import ProtocolError
 from lean_grpc.http2.fields import Kind
+from lean_grpc.http2.guard import Shelf
 from lean_grpc.http2.header_blocks import HeaderDecoder, HeaderEncoder
 from lean_grpc.limits import Limits
 
@@ -141,7 +142,7 @@ def test_messages_survive_any_split(messages: list[tuple[bytes, bool]], cuts: li
     stream = b"".join(
         message(deflate(payload), 1) if packed else message(payload) for payload, packed in messages
     )
-    reader = MessageReader(1_000, b"gzip")
+    reader = MessageReader(1_000, Shelf(Limits()), b"gzip")
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
     read = []
     for start, stop in pairwise(places):

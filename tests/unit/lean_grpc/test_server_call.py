@@ -316,3 +316,30 @@ def test_unary_answers_with_the_status_that_it_raises() -> None:
     desk = Desk(factory=unary_handler(refuse))
     answers = desk.wire.send(desk.wire.request(), desk.wire.data(message(b"x"), end=True))
     assert desk.status(answers) == (6, "twice", True)
+
+
+def test_messages_begun_on_many_streams_share_a_bound() -> None:
+    desk = Desk(Limits(connection_receive_limit=100_000))
+    part = message(bytes(50_000))[:30_000]
+    answers = []
+    for number in range(6):
+        stream_id = 2 * number + 1
+        desk.open(stream_id=stream_id)
+        answers += desk.wire.send(
+            desk.wire.data(part[:16_000], stream_id), desk.wire.data(part[16_000:], stream_id)
+        )
+    assert desk.wire.core.shelf.held <= 100_000
+    assert [diary.entries[-1] == ("opened", ()) for diary in desk.diaries[:3]] == [True] * 3
+    assert desk.diaries[3].entries[-1] == ("aborted", StatusCode.RESOURCE_EXHAUSTED)
+    desk.wire.core.lose()
+    assert desk.wire.core.shelf.held == 0
+
+
+def test_messages_to_paused_calls_count_as_held() -> None:
+    desk = Desk()
+    diary = desk.open()
+    diary.call.pause()
+    desk.wire.send(desk.wire.data(message(bytes(5_000))))
+    assert desk.wire.core.shelf.held == 5_005
+    diary.call.resume()
+    assert desk.wire.core.shelf.held == 0

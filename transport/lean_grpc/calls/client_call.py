@@ -10,6 +10,7 @@ from lean_grpc.calls.messages import PREFIX_SIZE, MessageReader, prefixed
 from lean_grpc.calls.metadata import Metadata
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
+from lean_grpc.http2.guard import Shelf
 from lean_grpc.http2.lifecycle import StreamLifecycle
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import Limits
@@ -219,10 +220,9 @@ class ClientCall:
         if size and not self._done:
             reader = self._reader
             if reader is None:
-                reader = self._reader = MessageReader(self._limits.max_receive_message)
+                reader = self._reader = MessageReader(self._limits.max_receive_message, self._shelf())
             reader.feed(buffer, start, stop)
             self._deliver()
-            reader.settle()
         if ended and not self._done:
             self._finish(Status(StatusCode.INTERNAL, "the answer ends without a status"))
         if self._paused and not self._done:
@@ -246,9 +246,14 @@ class ClientCall:
             except Exception:
                 self._crash()
 
+    def _shelf(self) -> Shelf:
+        if self._connection is None:
+            raise AssertionError("data comes on a connection only")
+        return self._connection.shelf
+
     def _open(self, head: Head) -> None:
         encoding = dict(head.fields).get(b"grpc-encoding")
-        self._reader = MessageReader(self._limits.max_receive_message, encoding)
+        self._reader = MessageReader(self._limits.max_receive_message, self._shelf(), encoding)
         try:
             self._handler.opened(md.decode(head.fields))
         except ValueError as error:
@@ -265,6 +270,8 @@ class ClientCall:
                 if payload is None:
                     break
                 self._handler.received(payload)
+            if reader is not None and not self._done:
+                reader.settle()
         except CallError as error:
             self._fail(Status(error.code, error.message))
         except Exception:
@@ -304,7 +311,9 @@ class ClientCall:
         if self._connection is not None and self._stream is not None:
             self._connection.reset(self._stream, code)
         self._handler = _SILENT
-        self._reader = None
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
         self._queued = []
         self._connection = None
 

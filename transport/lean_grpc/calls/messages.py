@@ -4,6 +4,7 @@ import zlib
 from struct import Struct
 from typing import Final
 
+from lean_grpc.http2.guard import Shelf
 from lean_grpc.status import CallError, StatusCode
 
 PREFIX: Final = Struct(">BI")
@@ -21,9 +22,22 @@ class MessageReader:
     part of one message that has arrived, and what the reader of messages has not yet asked for.
     """
 
-    __slots__ = ("_at", "_buffer", "_limit", "_more", "_more_size", "_stop", "_wanted", "encoding")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_limit",
+        "_more",
+        "_more_size",
+        "_shelf",
+        "_shelved",
+        "_stop",
+        "_wanted",
+        "encoding",
+    )
 
-    def __init__(self, limit: int, encoding: bytes | None = None) -> None:
+    def __init__(self, limit: int, shelf: Shelf, encoding: bytes | None = None) -> None:
+        self._shelf = shelf
+        self._shelved = 0
         self.encoding = encoding
         self._limit = limit
         self._buffer = b""
@@ -79,9 +93,25 @@ class MessageReader:
         return self._decompress(flag, payload) if flag else payload
 
     def settle(self) -> None:
-        """Let go of the buffer that was fed: copy what is left of it."""
+        """Let go of the buffer that was fed: copy what is left of it.
+
+        Raises:
+            CallError: RESOURCE_EXHAUSTED if too much is held for all calls of the connection.
+        """
         self._buffer = self._buffer[self._at : self._stop]
         self._at, self._stop = 0, len(self._buffer)
+        held = self._stop + self._more_size
+        self._shelf.held += held - self._shelved
+        self._shelved = held
+        if held and self._shelf.full:
+            raise CallError(StatusCode.RESOURCE_EXHAUSTED, "too many unfinished messages on the connection")
+
+    def drop(self) -> None:
+        """Forget what is held."""
+        self._shelf.held -= self._shelved
+        self._shelved = self._at = self._stop = self._more_size = 0
+        self._buffer = b""
+        self._more.clear()
 
     def _decompress(self, flag: int, payload: bytes) -> bytes:
         if flag != 1 or self.encoding in (None, b"identity"):

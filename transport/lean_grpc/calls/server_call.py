@@ -257,10 +257,11 @@ class ServerCall:
                 self._crash()
         elif size and not self._done:
             if reader is None:
-                reader = self._reader = MessageReader(self._limits.max_receive_message, self.request.encoding)
+                reader = self._reader = MessageReader(
+                    self._limits.max_receive_message, self._connection.shelf, self.request.encoding
+                )
             reader.feed(buffer, start, stop)
             self._deliver()
-            reader.settle()
         if ended:
             self._end()
         if self._paused:
@@ -290,11 +291,13 @@ class ServerCall:
             while reader is not None and not self._paused and not self._done:
                 payload = reader.next()
                 if payload is None:
-                    if reader.empty:
-                        self._reader = None
                     break
                 self.messages += 1
                 self._handler.received(payload)
+            if reader is not None and not self._done:
+                reader.settle()
+                if reader.empty:
+                    self._reader = None
         except CallError as error:
             self._give_up(error.code, error.message)
         except Exception:
@@ -341,8 +344,8 @@ class ServerCall:
         self._give_up(StatusCode.UNKNOWN, "the handler failed")
 
     def _abort(self, code: StatusCode) -> None:
-        handler, self._handler = self._handler, _SILENT
-        self._reader = None
+        handler = self._handler
+        self._release()
         try:
             handler.aborted(code)
         except Exception:
@@ -351,7 +354,9 @@ class ServerCall:
     def _release(self) -> None:
         """Drop the handler: call and handler hold each other, and would wait for the cycle collector."""
         self._handler = _SILENT
-        self._reader = None
+        if self._reader is not None:
+            self._reader.drop()
+            self._reader = None
         if self._unconsumed and self._stream.state != CLOSED:
             self._connection.consume(self._stream, self._unconsumed)
         self._unconsumed = 0

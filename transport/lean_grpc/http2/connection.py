@@ -213,10 +213,9 @@ class Connection(StreamLifecycle):
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without a header block")
         self._continuations += 1
         self._block.append(payload)
-        if (
-            self._continuations > self._limits.max_continuations
-            or sum(map(len, self._block)) > self._limits.max_header_block
-        ):
+        limits = self._limits
+        size = sum(map(len, self._block))
+        if self._continuations > limits.max_continuations or size > limits.max_header_block:
             raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "a header block of too many bytes or frames")
         if flags & codes.END_HEADERS:
             stream_id, self._block_stream = self._block_stream, 0

@@ -1,4 +1,4 @@
-"""Counts what a hostile peer makes us do for nothing. It decides when that is enough; it reads no clock.
+"""Counts what a hostile peer makes us do or hold. It decides when that is enough; it reads no clock.
 
 Counters start afresh with each `sweep`, so that a limit is a rate. Work that moves something pays for a few
 frames that do not: a peer that reads much sends many window updates.
@@ -7,6 +7,21 @@ frames that do not: a peer that reads much sends many window updates.
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import ProtocolError
 from lean_grpc.limits import Limits
+
+
+class Shelf:
+    """Counts the bytes of unfinished or unread messages that the layer above holds, of all streams."""
+
+    __slots__ = ("_limit", "held")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit = limits.connection_receive_limit
+        self.held = 0
+
+    @property
+    def full(self) -> bool:
+        """Tell whether more is held than may be."""
+        return self.held > self._limit
 
 
 class FloodGuard:

@@ -8,7 +8,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import MisuseError, ProtocolError, StreamError
 from lean_grpc.http2.fields import Field, Head
-from lean_grpc.http2.guard import FloodGuard
+from lean_grpc.http2.guard import FloodGuard, Shelf
 from lean_grpc.http2.outbox import Outbox
 from lean_grpc.http2.states import (
     CLOSED,
@@ -73,12 +73,14 @@ class StreamLifecycle:
         "outbox",
         "owner",
         "server",
+        "shelf",
         "streams",
     )
 
     def __init__(self, *, server: bool, limits: Limits, owner: ConnectionOwner) -> None:
         self.server = server
         self.owner = owner
+        self.shelf = Shelf(limits)
         self.streams: dict[int, Stream] = {}
         self.fault: ProtocolError | None = None
         self.greeted = False
