@@ -21,6 +21,7 @@ REPLICAS: Final = 1
 DRAIN_SECONDS: Final = 30
 """Seconds for which a picker that was told to stop serves the streams it has."""
 GRACE_SECONDS: Final = DRAIN_SECONDS + 15
+HUNG_GRACE_SECONDS: Final = 5
 """Seconds after which the kubelet kills it: the drain, and room to close."""
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
     "requests": {"cpu": "500m", "memory": "512Mi"},
@@ -97,7 +98,15 @@ def _container(seen: Observation) -> Object:
             {"name": "http-metrics", "containerPort": ports.metrics, "protocol": "TCP"},
         ],
         "startupProbe": _probe(ports, "liveness", periodSeconds=1, failureThreshold=60),
-        "livenessProbe": _probe(ports, "liveness", periodSeconds=5, failureThreshold=3, timeoutSeconds=3),
+        "livenessProbe": _probe(
+            ports,
+            "liveness",
+            periodSeconds=5,
+            failureThreshold=3,
+            timeoutSeconds=3,
+            # A picker that answers no probe drains nothing either: the pod's own grace would be lost time.
+            terminationGracePeriodSeconds=HUNG_GRACE_SECONDS,
+        ),
         "readinessProbe": _probe(
             ports, names.HEALTH_SERVICE, periodSeconds=1, failureThreshold=2, timeoutSeconds=1
         ),

@@ -22,6 +22,10 @@ from inference_operator.naming import (
 from inference_operator.observation import Observation
 
 GRACE_SECONDS: Final = 60
+#: Envoy leaves at once on SIGTERM; it stays so long for gateways and EndpointSlices to have followed.
+LEAVE_SECONDS: Final = 10
+#: The proxy is ready only after the picker's first answer, and a picker's image may take minutes to come.
+STARTUP_SECONDS: Final = 600
 _ENVOY_UID: Final = 101
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
     "requests": {"cpu": "500m", "memory": "256Mi"},
@@ -87,9 +91,10 @@ def _container(seen: Observation) -> Object:
             {"name": "http", "containerPort": names.PROXY_PORT, "protocol": "TCP"},
             {"name": "status", "containerPort": names.PROXY_STATUS_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": _probe(periodSeconds=1, failureThreshold=60),
+        "startupProbe": _probe(periodSeconds=1, failureThreshold=STARTUP_SECONDS),
         "livenessProbe": _alive(),
         "readinessProbe": _probe(periodSeconds=2, failureThreshold=2, timeoutSeconds=1),
+        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}},
         "resources": resources,
         "securityContext": container_security(),
     }
