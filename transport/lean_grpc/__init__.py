@@ -8,11 +8,18 @@ from lean_grpc.aio.channel import Channel
 from lean_grpc.aio.health import HealthService
 from lean_grpc.aio.response import MessageStream
 from lean_grpc.aio.server import HandlerFactory, Server
-from lean_grpc.aio.tls import ServerCertificate, client_context, self_signed_server
+from lean_grpc.aio.tls import (
+    ServerCertificate,
+    client_context,
+    replace_certificate,
+    self_signed_server,
+    server_context,
+)
 from lean_grpc.aio.unary import UnaryFunction
 from lean_grpc.calls.client_call import ClientCall, ResponseHandler, Status
+from lean_grpc.calls.handler import Handler
 from lean_grpc.calls.metadata import Metadata
-from lean_grpc.calls.server_call import Handler, ServerCall
+from lean_grpc.calls.server_call import ServerCall
 from lean_grpc.limits import CHANNEL_LIMITS, DEFAULT_LIMITS, Limits
 from lean_grpc.status import CallError, StatusCode
 
@@ -37,5 +44,7 @@ __all__ = [
     "StatusCode",
     "UnaryFunction",
     "client_context",
+    "replace_certificate",
     "self_signed_server",
+    "server_context",
 ]

@@ -343,3 +343,25 @@ def test_messages_to_paused_calls_count_as_held() -> None:
     assert desk.wire.core.shelf.held == 5_005
     diary.call.resume()
     assert desk.wire.core.shelf.held == 0
+
+
+def test_a_handler_that_only_answers_needs_no_back_pressure_of_its_own() -> None:
+    """The client sends 400 messages and reads nothing: what is held stays small, and none is lost at last."""
+    desk = Desk()
+    diary = desk.open()
+    diary.on_payload = diary.call.send
+    sent = 0
+    window = 65_535
+    while window > 2_000:
+        answers = desk.wire.send(desk.wire.data(message(bytes(1_000))))
+        sent += 1
+        window -= 1_005
+        window += sum(answer.number for answer in answers if answer.stream_id == 1 and answer.kind == 8)
+        assert sent < 400
+    assert desk.wire.core.outbox.pending_bytes < 70_000
+    assert len(diary.entries) < sent
+    desk.wire.send(
+        frame(codes.WINDOW_UPDATE, 0, 0, uint(10**6)), frame(codes.WINDOW_UPDATE, 0, 1, uint(10**6))
+    )
+    assert [entry for entry in diary.entries if isinstance(entry, bytes)] == [bytes(1_000)] * sent
+    assert "writable" in diary.entries

@@ -10,8 +10,9 @@ from typing_extensions import override
 from lean_grpc.aio.deadlines import DeadlineTimer
 from lean_grpc.aio.link import TLS_SHUTDOWN, Link
 from lean_grpc.aio.unary import UnaryFunction, unary_handler
+from lean_grpc.calls.handler import Handler
 from lean_grpc.calls.request import read_request
-from lean_grpc.calls.server_call import Handler, ServerCall
+from lean_grpc.calls.server_call import ServerCall
 from lean_grpc.http2.fields import Head
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import DEFAULT_LIMITS, SWEEP_INTERVAL, Limits

@@ -46,9 +46,8 @@ class ServerCertificate:
             ssl.SSLError: The files are no certificate and key, or do not belong together.
         """
         self._folder = folder
-        self.context = _context(ssl.Purpose.CLIENT_AUTH)
         self._loaded = self._read()
-        _load(self.context, *self._loaded)
+        self.context = server_context(*self._loaded)
 
     def refresh(self) -> bool:
         """Load the pair again if it has changed; return whether it was. A broken pair is logged, not used."""
@@ -56,12 +55,10 @@ class ServerCertificate:
             pair = self._read()
             if pair == self._loaded:
                 return False
-            # A context that fails to load a pair has half of it: try on another one first.
-            _load(_context(ssl.Purpose.CLIENT_AUTH), *pair)
+            replace_certificate(self.context, *pair)
         except (OSError, ssl.SSLError) as error:
             _log.warning("the certificate in %s is not used: %s", self._folder, error)
             return False
-        _load(self.context, *pair)
         self._loaded = pair
         return True
 
@@ -69,14 +66,34 @@ class ServerCertificate:
         return (self._folder / CERTIFICATE).read_bytes(), (self._folder / KEY).read_bytes()
 
 
+def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """Return a server's context with a pair in PEM.
+
+    Raises:
+        ssl.SSLError: They are no certificate and key, or do not belong together.
+    """
+    context = _context(ssl.Purpose.CLIENT_AUTH)
+    _load(context, certificate, key)
+    return context
+
+
+def replace_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Have new handshakes of a server's context use another pair; a bad pair changes nothing.
+
+    Raises:
+        ssl.SSLError: They are no certificate and key, or do not belong together.
+    """
+    # A context that fails to load a pair has half of it: try on another one first.
+    server_context(certificate, key)
+    _load(context, certificate, key)
+
+
 def self_signed_server(names: Sequence[str] = ("localhost", "127.0.0.1")) -> ssl.SSLContext:
     """Return a server's context with a new self-signed certificate for `names` (DNS names, addresses).
 
     It hides traffic from those who only listen; clients that verify will not accept it. Needs `cryptography`.
     """
-    context = _context(ssl.Purpose.CLIENT_AUTH)
-    _load(context, *make_self_signed(names))
-    return context
+    return server_context(*make_self_signed(names))
 
 
 def client_context(

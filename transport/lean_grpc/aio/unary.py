@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from lean_grpc.calls.handler import Handler
 from lean_grpc.calls.metadata import Metadata
-from lean_grpc.calls.server_call import Handler, ServerCall
+from lean_grpc.calls.server_call import ServerCall
 from lean_grpc.status import CallError, StatusCode
 
 UnaryFunction = Callable[[bytes, ServerCall], bytes | Awaitable[bytes]]

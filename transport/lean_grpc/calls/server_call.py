@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from lean_grpc.calls import metadata as md
+from lean_grpc.calls.handler import SILENT, Handler
 from lean_grpc.calls.messages import PREFIX, PREFIX_SIZE, MessageReader, prefixed
 from lean_grpc.calls.metadata import Metadata
 from lean_grpc.calls.request import CallRequest
@@ -15,6 +16,10 @@ from lean_grpc.http2.states import CLOSED, OPEN
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code
+
+_BY_HANDLER: Final = 1
+_BY_PEER: Final = 2
+"""Why a call hands over no messages: its handler asked, or the client does not read what was sent."""
 
 LONGEST_MESSAGE: Final = 1_024
 """Characters of a status message that are sent: it travels in a header list, which peers bound."""
@@ -30,25 +35,6 @@ _ACCEPT: Final = ((b"grpc-accept-encoding", b"gzip"),)
 
 _unpack_prefix = PREFIX.unpack_from
 _pack_prefix = PREFIX.pack
-
-
-class Handler(Protocol):
-    """What serves one call. Callbacks come in order, from the event loop's thread, and must not block."""
-
-    def opened(self, metadata: Metadata) -> None:
-        """Take the start of the call; always the first callback."""
-
-    def received(self, payload: bytes) -> None:
-        """Take one message."""
-
-    def ended(self) -> None:
-        """Learn that the client sends no more."""
-
-    def aborted(self, code: StatusCode) -> None:
-        """Learn that the call is over and not by our doing; always the last callback."""
-
-    def writable(self) -> None:
-        """Learn that there is room again after `send` had returned False."""
 
 
 class ServerCall:
@@ -86,11 +72,11 @@ class ServerCall:
         self._outbox = connection.outbox
         self._stream = stream
         self._limits = limits
-        self._handler: Handler = _SILENT
+        self._handler: Handler = SILENT
         self._reader: MessageReader | None = None
         self._initial: tuple[Field, ...] = ()
         self._head_sent = False
-        self._paused = False
+        self._paused = 0
         self._ended = False
         self._done = False
         self._unconsumed = 0
@@ -133,7 +119,8 @@ class ServerCall:
 
     def send(self, *payloads: bytes) -> bool:
         """Send messages. False asks to stop until `writable`; who goes on regardless loses the call at
-        `Limits.stream_send_limit` with RESOURCE_EXHAUSTED.
+        `Limits.stream_send_limit` with RESOURCE_EXHAUSTED. Until then no message is handed over either: a
+        handler that only answers what it receives needs no back-pressure of its own.
         """
         if self._done:
             return False
@@ -157,7 +144,10 @@ class ServerCall:
                 prefix = _pack_prefix(0, length)
             chunks += (prefix, payload)
             size += PREFIX_SIZE + length
-        return self._outbox.data(stream, chunks, size)
+        room = self._outbox.data(stream, chunks, size)
+        if not room:
+            self._paused |= _BY_PEER
+        return room
 
     def finish(
         self,
@@ -191,17 +181,13 @@ class ServerCall:
 
     def pause(self) -> None:
         """Stop `received`: the client is held back once the stream's window is used up."""
-        self._paused = True
+        self._paused |= _BY_HANDLER
 
     def resume(self) -> None:
         """Go on with `received`, first with what has arrived meanwhile."""
-        if not self._paused:
-            return
-        self._paused = False
-        self._deliver()
-        if not self._paused and self._unconsumed:
-            size, self._unconsumed = self._unconsumed, 0
-            self._connection.consume(self._stream, size)
+        if self._paused & _BY_HANDLER:
+            self._paused &= ~_BY_HANDLER
+            self._go_on()
 
     # What the server calls.
 
@@ -277,12 +263,24 @@ class ServerCall:
             self._abort(reason)
 
     def on_writable(self) -> None:
-        """Pass it on."""
-        if not self._done:
-            try:
-                self._handler.writable()
-            except Exception:
-                self._crash()
+        """Let the handler send, then let it read again."""
+        if self._done:
+            return
+        self._paused &= ~_BY_PEER
+        try:
+            self._handler.writable()
+        except Exception:
+            self._crash()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand over what has waited, unless something still holds the handler back."""
+        if self._paused | self._done:
+            return
+        self._deliver()
+        if not self._paused and self._unconsumed:
+            size, self._unconsumed = self._unconsumed, 0
+            self._connection.consume(self._stream, size)
 
     def _deliver(self) -> None:
         """Hand over messages as long as the handler takes them, then the end if it has come."""
@@ -353,34 +351,10 @@ class ServerCall:
 
     def _release(self) -> None:
         """Drop the handler: call and handler hold each other, and would wait for the cycle collector."""
-        self._handler = _SILENT
+        self._handler = SILENT
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
         if self._unconsumed and self._stream.state != CLOSED:
             self._connection.consume(self._stream, self._unconsumed)
         self._unconsumed = 0
-
-
-class _Silent:
-    """Handler of a call that is over."""
-
-    __slots__ = ()
-
-    def opened(self, metadata: Metadata) -> None:
-        pass
-
-    def received(self, payload: bytes) -> None:
-        pass
-
-    def ended(self) -> None:
-        pass
-
-    def aborted(self, code: StatusCode) -> None:
-        pass
-
-    def writable(self) -> None:
-        pass
-
-
-_SILENT: Handler = _Silent()

@@ -65,3 +65,11 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Return one whole frame. Its payload must fit the peer's frame size; nothing is checked."""
     size = len(payload)
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+
+_ERROR_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+def error_code(value: int) -> ErrorCode:
+    """Return the code; unknown ones count as INTERNAL_ERROR (RFC 9113, section 7)."""
+    return _ERROR_CODES.get(value, ErrorCode.INTERNAL_ERROR)

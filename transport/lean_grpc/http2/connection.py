@@ -18,7 +18,6 @@ from lean_grpc.limits import MAX_WINDOW, Limits
 _unpack_header = codes.FRAME_HEADER.unpack_from
 _unpack_uint = codes.UINT32.unpack_from
 _SETTINGS_ACK = codes.frame(codes.SETTINGS, codes.ACK, 0)
-_ERROR_CODES = {int(code): code for code in ErrorCode}
 
 
 class Connection(StreamLifecycle):
@@ -320,7 +319,7 @@ class Connection(StreamLifecycle):
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
             self._guard.note_unproductive()
             return
-        code = _error_code(_unpack_uint(payload)[0])
+        code = codes.error_code(_unpack_uint(payload)[0])
         if not stream.answered:
             self._guard.note_early_reset()
         self._forget(stream, End.RESET_BY_PEER)
@@ -371,7 +370,7 @@ class Connection(StreamLifecycle):
         self._guard.note_unproductive()
         self.goaway_received = True
         last = _unpack_uint(payload)[0] & codes.STREAM_ID_MASK
-        code = _error_code(_unpack_uint(payload, 4)[0])
+        code = codes.error_code(_unpack_uint(payload, 4)[0])
         if not self.server:
             for stream in [stream for stream in self.streams.values() if stream.id > last]:
                 self._forget(stream, End.RESET_BY_PEER)
@@ -394,8 +393,3 @@ def _padding(first: int | None, size: int) -> int:
     if first >= size:
         raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "padding as long as the payload or longer")
     return first + 1
-
-
-def _error_code(value: int) -> ErrorCode:
-    """Return the code; an unknown one counts as INTERNAL_ERROR (RFC 9113, section 7)."""
-    return _ERROR_CODES.get(value, ErrorCode.INTERNAL_ERROR)
