@@ -175,7 +175,8 @@ def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
             process = subprocess.Popen(  # noqa: S603 - go itself, no shell
                 argv,
                 cwd=_SOURCES / build.module,
-                env=os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
+                env=os.environ
+                | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -buildvcs=false"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
