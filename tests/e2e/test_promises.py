@@ -7,23 +7,12 @@ import pytest
 
 from headroom_cli.demo import coexistence, scenarios
 from headroom_cli.demo.api import progress
+from headroom_cli.demo.main import SCENARIOS
 from headroom_cli.demo.requests import show_requests
 from headroom_cli.demo.scenarios import Scenario
 from headroom_cli.demo.stage import Stage
 
-KEEP_THE_POOL = (
-    scenarios.bodies_intact,
-    scenarios.heal_service,
-    scenarios.heal_arguments,
-    scenarios.heal_config_map,
-    scenarios.silence,
-    scenarios.picker_killed,
-    scenarios.picker_frozen,
-    scenarios.scale,
-    coexistence.two_pools,
-    coexistence.foreign_service,
-    coexistence.user_picker_is_applied,
-)
+KEEP_THE_POOL = tuple(each for each in SCENARIOS if each is not scenarios.delete_pool)
 
 
 def judge(scenario: Scenario, stage: Stage) -> None:
