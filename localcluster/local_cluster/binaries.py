@@ -29,6 +29,13 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+_GO_ENVIRONMENT: Final = {
+    "CGO_ENABLED": "0",
+    "GOTOOLCHAIN": "local",
+    "GOFLAGS": "-mod=readonly -buildvcs=false",  # git may be absent
+}
+
+
 class Binaries:
     """Paths of the three programs of a control plane."""
 
