@@ -28,7 +28,6 @@ _ERROR_LINES: Final = 5
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
 _GO_ENVIRONMENT: Final = {
     "CGO_ENABLED": "0",
     "GOTOOLCHAIN": "local",
@@ -36,6 +35,7 @@ _GO_ENVIRONMENT: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class Binaries:
     """Paths of the three programs of a control plane."""
 
