@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from http2_wire import Wire, goaway_code, message, read_frames
-from lean_grpc import CallError, Channel, Limits, ServerCertificate, StatusCode, client_context
+from lean_grpc import (
+    CallError,
+    Channel,
+    Limits,
+    ServerCertificate,
+    StatusCode,
+    client_context,
+    replace_certificate,
+    server_context,
+)
 from lean_grpc.aio.tls import CERTIFICATE, KEY, make_self_signed
 from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, ErrorCode, frame
@@ -198,3 +207,24 @@ async def test_certificate_is_replaced_for_new_connections(tmp_path: Path, caplo
     assert "is not used" in caplog.text
     assert await call() == b"ba"
     await server.close()
+
+
+def test_an_encrypted_key_is_refused_without_asking_for_its_passphrase() -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    certificate, key = make_self_signed(("localhost",))
+    locked = serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    with pytest.raises(ssl.SSLError):
+        server_context(certificate, locked)
+
+
+def test_halves_of_two_pairs_change_nothing() -> None:
+    first, second = make_self_signed(("localhost",)), make_self_signed(("localhost",))
+    context = server_context(*first)
+    with pytest.raises(ssl.SSLError):
+        replace_certificate(context, first[0], second[1])
+    replace_certificate(context, *second)

@@ -18,6 +18,9 @@ CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 SELF_SIGNED_DAYS: Final = 3_650
 
+_NO_PASSPHRASE: Final = ""
+"""Makes an encrypted key an error; without it OpenSSL asks for the passphrase on the terminal, and waits."""
+
 # RFC 9113, 9.2.2: with TLS 1.2 only suites with forward secrecy and an AEAD; those of TLS 1.3 all are.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
@@ -114,7 +117,7 @@ def client_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate is not None:
-        context.load_cert_chain(certificate / CERTIFICATE, certificate / KEY)
+        context.load_cert_chain(certificate / CERTIFICATE, certificate / KEY, _NO_PASSPHRASE)
     return context
 
 
@@ -160,4 +163,4 @@ def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         for path, content in zip(pair, (certificate, key), strict=True):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        context.load_cert_chain(*pair)
+        context.load_cert_chain(*pair, _NO_PASSPHRASE)
