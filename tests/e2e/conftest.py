@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headroom_cli.demo.api import progress
-from headroom_cli.demo.main import bring_up, end
+from headroom_cli.demo.main import bring_up
 from headroom_cli.demo.stage import Stage
+from local_cluster.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,17 +16,17 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The quickstart's pool, Ready, behind its standalone proxy."""
-    directory = tmp_path_factory.mktemp("cluster")
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
     before = Path.cwd()
     os.chdir(ROOT)
     try:
-        made, _ = bring_up(directory)
+        made, _ = bring_up(cluster)
         yield made
+        made.close()
     finally:
         os.chdir(before)
-        left = end(directory)
-        progress(f"e2e cluster ended, {len(left)} processes left")
-    assert left == []
+        cluster.stop()
+    assert cluster.processes() == []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

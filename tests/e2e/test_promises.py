@@ -35,7 +35,7 @@ def test_requests_are_explained(stage: Stage, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_deleted_pool_takes_its_children_along(stage: Stage) -> None:
-    doomed = Stage(stage.cluster, pool="doomed")
+    doomed = stage.beside("doomed")
     manifests = [
         coexistence.user_picker("doomed", {"proxy": {"mode": "Deployment"}}),
         coexistence.pool("doomed"),

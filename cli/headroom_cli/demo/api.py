@@ -39,6 +39,12 @@ class ClusterApi:
         self._tls = _tls_context(cluster, user)
         self._connection: http.client.HTTPSConnection | None = None
 
+    def close(self) -> None:
+        """Close the connection; the next request makes a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def request(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
@@ -55,8 +61,7 @@ class ClusterApi:
                 response = self._connection.getresponse()
                 return response.status, json.loads(response.read() or b"null")
             except (http.client.HTTPException, OSError) as error:
-                self._connection.close()
-                self._connection = None
+                self.close()
                 if attempt == 2:
                     raise DemoError(
                         f"the API server does not answer ({error}); is the demo still up?"

@@ -57,16 +57,21 @@ def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def down(directory: Path) -> int:
     """End the demo; one that is not up is no error."""
-    end(directory)
+    LocalCluster(directory).stop()
     progress("The demo is down.")
     return 0
 
 
 def up(directory: Path) -> int:
     """Bring the demo up, show the requests and the objects, say how to go on."""
-    stage, _ = bring_up(directory)
-    show_requests(stage)
-    show_objects(stage)
+    try:
+        stage, _ = bring_up(LocalCluster(directory))
+        show_requests(stage)
+        show_objects(stage)
+    except DemoError as error:
+        raise DemoError(
+            f"{error}. Logs are in {directory}/logs; `make demo-down` ends what is up."
+        ) from error
     base = stage.proxy_url()
     progress(
         f"""
@@ -87,9 +92,9 @@ def check(directory: Path) -> int:
     """Bring the demo up, verify every promise, end it; 0 when all figures keep to three times their goals."""
     measured: list[Measurement] = []
     broken: list[str] = []
-    stage: Stage | None = None
+    cluster = LocalCluster(directory)
     try:
-        stage, figures = bring_up(directory)
+        stage, figures = bring_up(cluster)
         measured += figures
         show_requests(stage)
         show_objects(stage)
@@ -100,9 +105,11 @@ def check(directory: Path) -> int:
             except DemoError as error:
                 broken.append(f"{scenario.__name__}: {error}")
                 progress(f"   BROKEN: {error}")
+        stage.close()
     finally:
         progress("-- ending the demo")
-        left = end(directory)
+        cluster.stop()
+        left = cluster.processes()
     broken += [
         f"{m.name} is {m.value:.2f} {m.unit}, goal {m.goal:g}" for m in measured if not m.within(CHECK_SLACK)
     ]
@@ -115,16 +122,15 @@ def check(directory: Path) -> int:
     return 1 if broken else 0
 
 
-def bring_up(directory: Path) -> tuple[Stage, list[Measurement]]:
+def bring_up(cluster: LocalCluster) -> tuple[Stage, list[Measurement]]:
     """Start the cluster, the operator and the quickstart; return when the first request was routed."""
     for needed in (GIE_CRDS, OVERLAY, QUICKSTART):
         if not needed.is_dir():
             raise DemoError(f"there is no {needed} here; run the demo from the root of the source tree")
     started = time.monotonic()
-    cluster = LocalCluster(directory)
     progress("== starting the control plane and the node")
     cluster.start(progress)
-    stage = Stage(cluster)
+    stage = Stage.open(cluster)
     progress("== installing the CRDs and the operator")
     stage.kubectl("create", "-k", str(GIE_CRDS))
     stage.kubectl("apply", "-k", str(OVERLAY))
@@ -154,13 +160,6 @@ def show_objects(stage: Stage) -> None:
     log = stage.cluster.container_log("headroom-system", pods[0]["metadata"]["name"], "operator")
     progress(f"\n$ tail -5 {os.path.relpath(log)}")
     progress("\n".join(log.read_text().splitlines()[-5:]))
-
-
-def end(directory: Path) -> list[int]:
-    """End the demo; return the process ids of it that are left."""
-    cluster = LocalCluster(directory)
-    cluster.stop()
-    return cluster.processes()
 
 
 def print_measurements(measured: list[Measurement]) -> None:

@@ -1,7 +1,7 @@
 """What a scenario acts on: one pool on a running local cluster, its children, and the audit log."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,23 @@ class Stage:
     """A pool on a cluster, addressed the way a user would."""
 
     cluster: LocalCluster
+    api: ClusterApi
+    audit: AuditLog
     pool: str = "vllm-qwen"
     namespace: str = "default"
-    api: ClusterApi = field(init=False)
-    audit: AuditLog = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.api = ClusterApi(self.cluster.kubeconfig)
-        self.audit = AuditLog(self.cluster.audit_log)
+    @classmethod
+    def open(cls, cluster: LocalCluster) -> "Stage":
+        """Return the quickstart's pool on a running cluster. To be closed."""
+        return cls(cluster, ClusterApi(cluster.kubeconfig), AuditLog(cluster.audit_log))
+
+    def close(self) -> None:
+        """Close the connection to the API server."""
+        self.api.close()
+
+    def beside(self, pool: str) -> "Stage":
+        """Return a stage for another pool of the namespace, over the same connection."""
+        return replace(self, pool=pool)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl against the cluster."""
