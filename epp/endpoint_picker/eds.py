@@ -13,7 +13,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 
-from endpoint_picker.transport.seam import Metadata, Routes, Status, StatusCode, Stream
+from endpoint_picker.transport import Metadata, Routes, StatusCode, Stream
 from inference_api.names import EDS_CLUSTER
 
 STREAM_METHOD: Final = "/envoy.service.endpoint.v3.EndpointDiscoveryService/StreamEndpoints"
@@ -59,6 +59,11 @@ class EndpointFeed:
     def leave(self, stream: "_EndpointStream") -> None:
         """Remove a stream."""
         self._streams.discard(stream)
+
+    def close(self) -> None:
+        """End all streams: their proxies ask another picker, and keep what they know until it answers."""
+        for stream in tuple(self._streams):
+            stream.ended()
 
 
 def _response(version: str, addresses: Sequence[str]) -> bytes:
@@ -142,7 +147,7 @@ class _EndpointStream:
 
     def _finish(self, code: StatusCode, message: str) -> None:
         self._feed.leave(self)
-        self._stream.finish(Status(code, message))
+        self._stream.finish(code, message)
 
 
 def eds_routes(feed: EndpointFeed) -> Routes:

@@ -6,12 +6,11 @@ follows the pool's failure mode, which is better than being told that there is n
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-import grpc
 from prometheus_client import CollectorRegistry
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -20,18 +19,20 @@ from prometheus_client.process_collector import ProcessCollector
 from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.handler import PROCESS_METHOD, process_route
-from endpoint_picker.health import Health, health_routes
+from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.request import Router
 from endpoint_picker.settings import Settings
-from endpoint_picker.tls import CertificateSource, MountedPair, SelfSigned
-from endpoint_picker.transport.grpc_aio import GrpcAioServer
+from endpoint_picker.tls import follow, mounted_pair
+from endpoint_picker.transport import LIMITS
+from lean_grpc import Server, self_signed_server
 
-#: Shortest time between NOT_SERVING and the end, so that proxies and EndpointSlices have followed.
-MIN_DRAIN_S: Final = 5.0
-_STOP_GRACE_S: Final = 1.0
+#: Time between NOT_SERVING and GOAWAY, so that proxies and EndpointSlices have followed.
+NOTICE_S: Final = 5.0
+#: Time for the last answers to go out once no exchange is open.
+_FAREWELL_S: Final = 1.0
 _DRAIN_LOOK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
@@ -76,13 +77,16 @@ class PickerServers:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         self._http = HttpServer(self.health, registry, self._state, pool.decisions)
-        routes = {
-            PROCESS_METHOD: process_route(pool, self.budget, self.metrics, time.monotonic),
-            **eds_routes(self.feed),
-            **health_routes(self.health),
-        }
-        self._grpc = GrpcAioServer(routes, _credentials(settings))
-        self._health_port = GrpcAioServer(health_routes(self.health))
+        self._grpc = Server(limits=LIMITS)
+        self._grpc.add(PROCESS_METHOD, process_route(pool, self.budget, self.metrics, time.monotonic))
+        for path, factory in eds_routes(self.feed).items():
+            self._grpc.add(path, factory)
+        self._health_port = Server()
+        for server in (self._grpc, self._health_port):
+            self.health.service.install(server)
+        mounted = settings.cert_path if settings.secure_serving else None
+        self._pair = None if mounted is None else mounted_pair(mounted)
+        self._following: asyncio.Task[None] | None = None
         self._synced = asyncio.Event()
         self.grpc_port = self.health_port = self.metrics_port = 0
         pool.subscribe(self._pool_changed)
@@ -96,34 +100,51 @@ class PickerServers:
     async def start(self) -> None:
         """Open the health and HTTP ports. OSError when one cannot be bound."""
         settings = self._settings
-        host = _bracketed(settings.bind_address)
         self.metrics_port = await self._http.start(settings.bind_address, settings.metrics_port)
-        self.health_port = await self._health_port.start(f"{host}:{settings.health_port}")
+        self.health_port = await self._health_port.listen(settings.bind_address, settings.health_port)
 
     async def serve(self) -> None:
         """Open the gRPC port once the pool is known. OSError when it cannot be bound."""
         await self._synced.wait()
-        host = _bracketed(self._settings.bind_address)
-        self.grpc_port = await self._grpc.start(f"{host}:{self._settings.grpc_port}")
+        settings = self._settings
+        tls = self._tls() if settings.secure_serving else None
+        self.grpc_port = await self._grpc.listen(settings.bind_address, settings.grpc_port, tls=tls)
         self.health.synced()
 
     async def drain(self) -> None:
-        """Turn unready, then serve on until no exchange is open or the drain time is over."""
+        """Turn unready and serve on for a while, then send GOAWAY and let the open exchanges end.
+
+        Over when there is none, or with the drain time. Discovery streams are ended, as they never end by
+        themselves; health watches stay, and are not waited for.
+        """
         self.health.drain()
         if not self.grpc_port:
             return
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while (spent := loop.time() - began) < self._settings.drain_timeout_s:
-            if spent >= MIN_DRAIN_S and not self.metrics.open_exchanges:
-                break
-            await asyncio.sleep(_DRAIN_LOOK_S)
+        left = self._settings.drain_timeout_s
+        notice = min(NOTICE_S, left)
+        await asyncio.sleep(notice)
+        self.feed.close()
+        closing = asyncio.ensure_future(self._grpc.drain(left - notice))
+        try:
+            while self.metrics.open_exchanges and not closing.done():
+                await asyncio.wait({closing}, timeout=_DRAIN_LOOK_S)
+            await asyncio.wait({closing}, timeout=_FAREWELL_S)
+        finally:
+            closing.cancel()
 
     async def stop(self) -> None:
         """Close all ports; exchanges that are still open are reset."""
-        await self._grpc.stop(_STOP_GRACE_S)
-        await self._health_port.stop(_STOP_GRACE_S)
+        if self._following is not None:
+            self._following.cancel()
+        await self._grpc.close()
+        await self._health_port.close()
         await self._http.stop()
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._pair is None:
+            return self_signed_server((self._settings.pool_name, self._settings.bind_address, "localhost"))
+        self._following = asyncio.create_task(follow(self._pair), name="certificate")
+        return self._pair.context
 
     def _pool_changed(self) -> None:
         if self._synced.is_set():
@@ -141,26 +162,3 @@ class PickerServers:
             "endpointsVersion": self.feed.version,
             "router": self._pool.state(),
         }
-
-
-def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    if not settings.secure_serving:
-        return None
-    if settings.cert_path is not None:
-        return _reloading(MountedPair(settings.cert_path))
-    hosts = (settings.bind_address, "localhost", settings.pool_name)
-    return _reloading(SelfSigned(hosts, datetime.now(UTC)))
-
-
-def _reloading(source: CertificateSource) -> grpc.ServerCredentials:
-    """Return credentials that ask the source at each handshake."""
-
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        pair = source.current()
-        return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)])
-
-    return grpc.dynamic_ssl_server_credentials(configuration(), configuration)
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

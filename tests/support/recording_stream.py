@@ -1,13 +1,13 @@
-"""A stream of the transport seam that keeps what is sent on it."""
+"""A call that keeps what is sent on it."""
 
-from endpoint_picker.transport.seam import OK, Status
+from lean_grpc import StatusCode
 
 
 class RecordingStream:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.status: Status | None = None
-        self.cancelled = False
+        self.status: StatusCode | None = None
+        self.message = ""
         self.room = True
         """Whether the peer takes more; False makes `send` answer False."""
 
@@ -16,9 +16,6 @@ class RecordingStream:
             self.sent += payloads
         return self.room
 
-    def finish(self, status: Status = OK) -> None:
+    def finish(self, status: StatusCode = StatusCode.OK, message: str = "") -> None:
         if self.status is None:
-            self.status = status
-
-    def cancel(self) -> None:
-        self.cancelled = True
+            self.status, self.message = status, message

@@ -6,9 +6,9 @@ from typing import Final
 
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.record import Ending, Observer, Record
-from endpoint_picker.extproc.stream import Exchange
+from endpoint_picker.extproc.stream import OK, Exchange, Status
 from endpoint_picker.request import Router
-from endpoint_picker.transport.seam import OK, HandlerFactory, Metadata, Status, StatusCode, Stream
+from endpoint_picker.transport import HandlerFactory, Metadata, StatusCode, Stream
 
 PROCESS_METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -64,7 +64,7 @@ class ProcessHandler:
         self._pump()
 
     def _finish(self, status: Status) -> None:
-        self._stream.finish(status)
+        self._stream.finish(*status)
         if self._log_end:
             _log_exchange(self._exchange.record)
 

@@ -9,7 +9,7 @@ piece by piece and only looked at. Whatever ends the exchange, its reservation i
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from endpoint_picker.body import openai
 from endpoint_picker.body.usage import DocumentUsage, StreamUsage, UsageReader
@@ -20,7 +20,7 @@ from endpoint_picker.extproc.record import Ending, Observer, Record
 from endpoint_picker.extproc.wire import ProcessingRequest
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
-from endpoint_picker.transport.seam import OK, Status, StatusCode
+from lean_grpc.status import StatusCode
 
 #: Envoy asks for pieces of at most 64 KiB; the same bound as other pickers use.
 CHUNK_BYTES: Final = 62_000
@@ -47,6 +47,16 @@ class _Response(IntEnum):
     EXPECTED = 0
     STREAMING = 1
     OVER = 2
+
+
+class Status(NamedTuple):
+    """How a stream is to end: the code, and for anything but OK one sentence for the proxy's log."""
+
+    code: StatusCode
+    message: str = ""
+
+
+OK: Final = Status(StatusCode.OK)
 
 
 class OutOfOrderError(Exception):

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from endpoint_picker.health import READINESS, Health, Serving
+from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WINDOW_S, Decisions
 
 _STOP_GRACE_S: Final = 1.0
@@ -58,7 +58,7 @@ class HttpServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        if self._health.of(READINESS) is Serving.SERVING:
+        if self._health.ready:
             return web.Response(text="ok\n")
         reason = "draining" if self._health.draining else "the pool's endpoints are not known yet"
         return web.Response(status=503, text=f"not ready: {reason}\n")

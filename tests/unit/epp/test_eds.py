@@ -7,7 +7,7 @@ from envoy.config.endpoint.v3 import endpoint_pb2 as _endpoint
 from envoy.service.discovery.v3 import discovery_pb2 as _discovery
 
 from endpoint_picker.eds import STREAM_METHOD, TYPE_URL, EndpointFeed, eds_routes
-from endpoint_picker.transport.seam import Handler, StatusCode
+from endpoint_picker.transport import Handler, StatusCode
 from recording_stream import RecordingStream
 
 endpoint_pb2: Any = _endpoint
@@ -125,8 +125,7 @@ def test_a_slow_proxy_gets_the_latest_only() -> None:
 def test_what_is_no_endpoint_request_ends_the_stream(payload: bytes) -> None:
     feed = EndpointFeed("e")
     stream, _ = open_stream(feed, payload)
-    assert stream.status is not None
-    assert stream.status.code is StatusCode.INVALID_ARGUMENT
+    assert stream.status is StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("end", ["ended", "aborted"])
@@ -139,3 +138,14 @@ def test_a_stream_that_is_over_is_told_nothing(end: str) -> None:
         handler.aborted(StatusCode.CANCELLED)
     feed.publish(["10.0.0.1:8000"])
     assert stream.sent == []
+
+
+def test_a_closed_feed_ends_its_streams() -> None:
+    feed = EndpointFeed("e")
+    feed.publish(["10.0.0.1:8000"])
+    streams = [open_stream(feed, request())[0] for _ in range(2)]
+    feed.close()
+    feed.publish(["10.0.0.2:8000"])
+    for stream in streams:
+        assert stream.status is StatusCode.OK
+        assert len(stream.sent) == 1

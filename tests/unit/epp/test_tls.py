@@ -1,64 +1,40 @@
-"""Certificates: made, mounted, replaced."""
+"""Mounted certificates that cannot be used; how a good one is followed is in the component tests."""
 
-import ssl
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
-from endpoint_picker.tls import CertificateError, KeyPair, MountedPair, SelfSigned, self_signed
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def write(folder: Path, pair: KeyPair) -> None:
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        fresh = folder / f"{name}.new"
-        fresh.write_bytes(content)
-        fresh.rename(folder / name)
+from certificates import KeyPair, mount, new_pair
+from endpoint_picker.tls import CertificateError, mounted_pair
 
 
-def test_a_self_signed_pair_names_its_hosts_and_loads(tmp_path: Path) -> None:
-    pair = SelfSigned(("10.0.0.1", "picker"), NOW).current()
-    certificate = x509.load_pem_x509_certificate(pair.certificate)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(name.value) for name in names] == ["10.0.0.1", "picker"]
-    assert certificate.not_valid_before_utc < NOW < certificate.not_valid_after_utc
-    write(tmp_path, pair)
-    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-        tmp_path / "tls.crt", tmp_path / "tls.key"
+def encrypted(key: bytes) -> bytes:
+    kind = serialization.BestAvailableEncryption(b"secret")
+    return serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, kind
     )
 
 
-def test_a_mounted_pair_is_read_again_when_replaced(tmp_path: Path) -> None:
-    first, second = self_signed(("a",), NOW), self_signed(("b",), NOW)
-    write(tmp_path, first)
-    mounted = MountedPair(tmp_path)
-    assert mounted.current() == first
-    write(tmp_path, second)
-    assert mounted.current() == second
+def test_a_pair_that_belongs_together_is_loaded(tmp_path: Path) -> None:
+    mount(tmp_path, new_pair("picker"))
+    assert mounted_pair(tmp_path).context.cert_store_stats()["x509"] >= 0
 
 
-def test_a_faulty_replacement_keeps_the_last_pair(tmp_path: Path) -> None:
-    first, second = self_signed(("a",), NOW), self_signed(("b",), NOW)
-    write(tmp_path, first)
-    mounted = MountedPair(tmp_path)
-    write(tmp_path, KeyPair(second.certificate, first.key))
-    assert mounted.current() == first
-    (tmp_path / "tls.key").unlink()
-    assert mounted.current() == first
-    write(tmp_path, second)
-    assert mounted.current() == second
+def test_a_missing_pair_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"tls\.crt: No such file"):
+        mounted_pair(tmp_path)
 
 
-def test_a_missing_or_mismatched_pair_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(CertificateError, match=r"tls\.crt"):
-        MountedPair(tmp_path)
-    first, second = self_signed(("a",), NOW), self_signed(("b",), NOW)
-    write(tmp_path, KeyPair(first.certificate, second.key))
-    with pytest.raises(CertificateError, match="not the key"):
-        MountedPair(tmp_path)
-    write(tmp_path, KeyPair(b"x", b"y"))
-    with pytest.raises(CertificateError, match="PEM"):
-        MountedPair(tmp_path)
+def test_a_key_of_another_certificate_is_named(tmp_path: Path) -> None:
+    mount(tmp_path, KeyPair(new_pair("a").certificate, new_pair("b").key))
+    with pytest.raises(CertificateError, match=r"tls\.key in .* is not the key of tls\.crt"):
+        mounted_pair(tmp_path)
+
+
+def test_what_is_no_pem_or_wants_a_passphrase_is_refused(tmp_path: Path) -> None:
+    good = new_pair("a")
+    for pair in (KeyPair(b"x", b"y"), KeyPair(good.certificate, encrypted(good.key))):
+        mount(tmp_path, pair)
+        with pytest.raises(CertificateError, match="PEM"):
+            mounted_pair(tmp_path)

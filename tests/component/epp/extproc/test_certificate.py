@@ -3,31 +3,22 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from certificates import KeyPair, mount, new_pair
 from endpoint_picker.observability.metrics import PoolFigures
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse
-from endpoint_picker.tls import KeyPair, self_signed
 from ext_proc import CountingRouter
 
-NOW = datetime.now(UTC)
 ZERO = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
-
-
-def write(folder: Path, pair: KeyPair) -> None:
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        fresh = folder / f"{name}.new"
-        fresh.write_bytes(content)
-        fresh.rename(folder / name)
 
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[PickerServers]:
-    write(tmp_path, self_signed(("first",), NOW))
+    mount(tmp_path, new_pair("first"))
     flags = ("--pool-name=p", f"--cert-path={tmp_path}", "--bind-address=127.0.0.1")
     found = PickerServers(parse([*flags, *ZERO]), CountingRouter(), lambda: PoolFigures(0))
     await found.start()
@@ -50,13 +41,35 @@ async def served(port: int) -> bytes:
         writer.transport.abort()
 
 
+def der(pair: KeyPair) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
+
+
+async def until_served(port: int, pair: KeyPair) -> None:
+    async with asyncio.timeout(20):
+        while await served(port) != der(pair):  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.1)
+
+
 async def test_a_replaced_certificate_is_served_to_new_connections(
     servers: PickerServers, tmp_path: Path
 ) -> None:
     first = await served(servers.grpc_port)
     assert await served(servers.grpc_port) == first
-    second = self_signed(("second",), NOW)
-    write(tmp_path, second)
-    changed = await served(servers.grpc_port)
-    assert changed == ssl.PEM_cert_to_DER_cert(second.certificate.decode())
-    assert changed != first
+    second = new_pair("second")
+    mount(tmp_path, second)
+    await until_served(servers.grpc_port, second)
+
+
+async def test_a_faulty_replacement_keeps_the_last_pair(
+    servers: PickerServers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await served(servers.grpc_port)
+    second = new_pair("second")
+    mount(tmp_path, KeyPair(second.certificate, new_pair("other").key))
+    async with asyncio.timeout(20):
+        while "is not used" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.1)
+    assert await served(servers.grpc_port) == first
+    mount(tmp_path, second)
+    await until_served(servers.grpc_port, second)

@@ -115,7 +115,10 @@ async def post(stage: Stage, body: bytes, path: str = "/v1/completions", **heade
         return await response.json()
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+either_way = pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+
+
+@either_way
 async def test_two_hundred_concurrent_streams_are_intact_both_ways(stage: Stage, tls: bool) -> None:
     await stage.start(servers=3, tls=tls)
     bodies = [streaming(200 + 977 * seed, seed) for seed in range(200)]
@@ -128,8 +131,9 @@ async def test_two_hundred_concurrent_streams_are_intact_both_ways(stage: Stage,
     assert min(each.requests for each in stage.servers) > 20
 
 
-async def test_a_body_of_20_mb_is_served(stage: Stage) -> None:
-    await stage.start()
+@either_way
+async def test_a_body_of_20_mb_is_served(stage: Stage, tls: bool) -> None:
+    await stage.start(tls=tls)
     body = prompt(20 * 1024 * 1024)
     answer = await post(stage, body)
     assert answer["digest"] == hashlib.sha256(body).hexdigest()
@@ -174,8 +178,9 @@ async def test_a_bad_body_gets_400_with_a_sentence(stage: Stage, body: bytes) ->
     await stage.settled()
 
 
-async def test_no_endpoint_gets_503_and_endpoints_are_followed(stage: Stage) -> None:
-    await stage.start(servers=2)
+@either_way
+async def test_no_endpoint_gets_503_and_endpoints_are_followed(stage: Stage, tls: bool) -> None:
+    await stage.start(servers=2, tls=tls)
     stage.offer()
     async with stage.client.post(f"{stage.url}/v1/completions", data=prompt(10), headers=JSON) as response:
         assert response.status == 503
@@ -218,8 +223,9 @@ async def test_a_body_cut_short_leaves_nothing_behind(stage: Stage) -> None:
     assert stage.servers[0].requests == 0
 
 
-async def test_a_client_that_leaves_mid_stream_gives_its_reservation_back(stage: Stage) -> None:
-    await stage.start(servers=1)
+@either_way
+async def test_a_client_that_leaves_mid_stream_gives_its_reservation_back(stage: Stage, tls: bool) -> None:
+    await stage.start(servers=1, tls=tls)
     response = await stage.client.post(
         f"{stage.url}/v1/completions", data=BytesIO(streaming(8_000_000, 1)), headers=JSON
     )
@@ -229,8 +235,9 @@ async def test_a_client_that_leaves_mid_stream_gives_its_reservation_back(stage:
     await stage.settled()
 
 
-async def test_request_trailers_pass(stage: Stage) -> None:
-    await stage.start(servers=1)
+@either_way
+async def test_request_trailers_pass(stage: Stage, tls: bool) -> None:
+    await stage.start(servers=1, tls=tls)
     host, _, port = stage.url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = prompt(50)

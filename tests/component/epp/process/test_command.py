@@ -223,3 +223,15 @@ async def test_what_it_cannot_do_is_one_line_and_status_1(
             assert last["message"].startswith("cannot run: ")
             assert sentence in last["message"]
             assert "exc_info" not in last
+
+
+async def test_it_loads_no_grpc_library_and_no_http_framework_that_it_does_not_use() -> None:
+    """What a picker loads it pays for at each start and in each pod's memory."""
+    script = "import sys, endpoint_picker.main; print(*sys.modules)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    loaded = {name.partition(".")[0] for name in output.decode().split()}
+    assert "lean_grpc" in loaded
+    assert not loaded & {"grpc", "grpc_health", "h2", "kopf", "kubernetes"}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import ext_proc as wire
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.record import Ending, Record
-from endpoint_picker.extproc.stream import CHUNK_BYTES, Exchange
+from endpoint_picker.extproc.stream import CHUNK_BYTES, OK, Exchange
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import Refusal
-from endpoint_picker.transport.seam import OK, StatusCode
+from lean_grpc import StatusCode
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 

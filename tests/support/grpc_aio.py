@@ -1,4 +1,4 @@
-"""The transport seam on grpc.aio: bytes in, bytes out, no serializers. Knows nothing of what it carries.
+"""The picker's handlers on grpc.aio, as lean_grpc serves them: the reference that tests and benchmarks use.
 
 grpc.aio often reports a reset call as the end of its input before it cancels it, so that a handler is told
 `ended` where another transport tells `aborted`; it is told one of the two, once.
@@ -13,20 +13,13 @@ from typing import Any, Final, cast
 import grpc
 import grpc.aio
 
-from endpoint_picker.transport.seam import OK, HandlerFactory, Metadata, Routes, Status, StatusCode
-
-#: Bytes queued on a stream above which `send` answers False.
-HIGH_WATER_BYTES: Final = 256 * 1024
-#: Largest message taken. Envoy sends a body in pieces of at most its per-connection buffer, 1 MiB by default.
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-#: Streams of one connection. An ext-proc stream lives as long as its HTTP request, so this bounds requests.
-MAX_STREAMS: Final = 20_000
+from endpoint_picker.transport import LIMITS, HandlerFactory, Metadata, Routes, StatusCode
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # two pickers on one address must be an error, not a coin toss
-    ("grpc.max_concurrent_streams", MAX_STREAMS),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", LIMITS.max_concurrent_streams),
+    ("grpc.max_receive_message_length", LIMITS.max_receive_message),
+    ("grpc.max_send_message_length", LIMITS.max_send_message),
     ("grpc.max_metadata_size", 64 * 1024),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -53,6 +46,7 @@ class _Call:
         "_context",
         "_drain",
         "_handler",
+        "_message",
         "_outbox",
         "_queued",
         "_status",
@@ -65,7 +59,8 @@ class _Call:
         self._outbox: deque[bytes] = deque()
         self._queued = 0
         self._blocked = False
-        self._status: Status | None = None
+        self._status: StatusCode | None = None
+        self._message = ""
         self._drain: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._woken = False
@@ -79,19 +74,19 @@ class _Call:
         self._queued += sum(map(len, payloads))
         if self._drain is None and self._task is not asyncio.current_task():
             self._drain = asyncio.ensure_future(self._write_all())
-        self._blocked = self._queued > HIGH_WATER_BYTES
+        self._blocked = self._queued > LIMITS.stream_send_high
         return not self._blocked
 
-    def finish(self, status: Status = OK) -> None:
+    def finish(self, status: StatusCode = StatusCode.OK, message: str = "") -> None:
         if self._status is None:
-            self._status = status
+            self._status, self._message = status, message
             if self._drain is None and self._task is not asyncio.current_task():
                 self._drain = asyncio.ensure_future(self._write_all())
 
     def cancel(self) -> None:
         self._outbox.clear()
         self._queued = 0
-        self.finish(Status(StatusCode.CANCELLED, "cancelled by the server"))
+        self.finish(StatusCode.CANCELLED, "cancelled by the server")
 
     async def serve(self) -> None:
         """Run the call to its end. The reader writes what its own messages caused: no task, no queue hop."""
@@ -115,9 +110,9 @@ class _Call:
             return
         except Exception:
             _log.exception("a stream handler failed")
-            self._close(StatusCode.INTERNAL)
-        if self._status is not None and self._status.code is not StatusCode.OK:
-            await self._context.abort(_CODES[self._status.code], self._status.message)
+            self._close(StatusCode.UNKNOWN)
+        if self._status:
+            await self._context.abort(_CODES[self._status], self._message)
 
     async def _end_of_input(self) -> None:
         self._handler.ended()
@@ -127,7 +122,7 @@ class _Call:
 
     def _close(self, code: StatusCode) -> None:
         if self._status is None:
-            self._status = Status(code)
+            self._status = code
             self._handler.aborted(code)
         if self._drain is not None:
             self._drain.cancel()
