@@ -191,7 +191,8 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnavailable(f"{method} {path}: {str(error) or type(error).__name__}") from None
         answer = _decode(payload)
-        if status == 429 or status >= 500:
+        # 500 is about this one request, as when an admission webhook does not answer: a refusal with a cause.
+        if status == 429 or status > 500:
             raise ApiUnavailable(f"{method} {path}: {status} {answer.get('message', '')}")
         if status >= 400:
             raise _refusal(status, answer)

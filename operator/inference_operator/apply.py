@@ -9,7 +9,7 @@ from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
 from inference_operator.desired.intent import Intent
 from inference_operator.drift import drift, owned_fields
-from inference_operator.kinds import PICKER, SERVICE, Kind, Object, PoolKey
+from inference_operator.kinds import PICKER, POOL, SERVICE, Kind, Object, PoolKey
 from inference_operator.naming import FIELD_MANAGER, pool_of
 from inference_operator.observation import ChildKey, Failure, Observation
 from inference_operator.reasons import Finding
@@ -61,9 +61,10 @@ class Applier:
                 kept[intent.kind, intent.name] = intent.body
                 continue
             try:
-                if live is None and not intent.claimed and await self._taken(seen, intent):
-                    outcome.failures.append(_taken_failure(intent))
-                    continue
+                if live is None and not intent.claimed and (owner := await self._taken(seen, intent)):
+                    # What comes next would use it: another's account, another's configuration.
+                    outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
+                    break
                 await self._write(intent, live, outcome)
             except ApiError as error:
                 outcome.failures.append(_failure(intent, error))
@@ -104,12 +105,17 @@ class Applier:
             self._kept.get(seen.key, {}).pop((kind, name), None)
         return failures
 
-    async def _taken(self, seen: Observation, intent: Intent) -> bool:
-        """Return whether an object of that name exists that we never applied: it is not to be forced."""
+    async def _taken(self, seen: Observation, intent: Intent) -> Finding | None:
+        """Return why an object of that name is not to be forced: another pool's, or nothing of ours."""
         found = await self._api.get(intent.kind, seen.namespace, intent.name)
-        return (
-            found is not None and pool_of(found) != seen.pool_name and not owned_fields(found, FIELD_MANAGER)
-        )
+        if found is None or (owner := pool_of(found)) == seen.pool_name:
+            return None
+        if not owned_fields(found, FIELD_MANAGER):
+            return reasons.NAME_TAKEN.say(kind=intent.kind.kind, name=intent.name)
+        pool = self._cache.get(POOL, seen.namespace, owner)
+        if pool is None or pool["metadata"].get("deletionTimestamp"):
+            return None  # left behind by a pool that is gone
+        return reasons.NAME_IN_USE.say(kind=intent.kind.kind, name=intent.name, other=owner)
 
     def _live(self, seen: Observation, intent: Intent) -> Object | None:
         if intent.kind is PICKER:
@@ -153,11 +159,6 @@ class Applier:
                     log.debug("creation not struck: %s", error)
                     return body
         return body
-
-
-def _taken_failure(intent: Intent) -> Failure:
-    finding = reasons.NAME_TAKEN.say(kind=intent.kind.kind, name=intent.name)
-    return Failure(kind=intent.kind, name=intent.name, finding=finding)
 
 
 def _finding(kind: Kind, name: str, error: ApiError) -> Finding:

@@ -18,8 +18,9 @@ PICKER_CLUSTER_ROLE: Final = "headroom-epp"
 PICKER_CONTAINER: Final = "epp"
 PROXY_CONTAINER: Final = "envoy"
 
+#: The most characters that the name of a Service may have.
+SERVICE_NAME_LIMIT: Final = 63
 _PROXY_SUFFIX: Final = "-proxy"
-LONGEST_SUFFIX: Final = len(_PROXY_SUFFIX)
 
 
 def config_name(picker: str) -> str:

@@ -10,16 +10,15 @@ from enum import Enum
 from typing import Final
 
 from inference_api import names
-from inference_api.endpoint_picker import ProxyMode
 from inference_operator import reasons
 from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, Object
-from inference_operator.naming import FIELD_MANAGER, LONGEST_SUFFIX
+from inference_operator.naming import FIELD_MANAGER, SERVICE_NAME_LIMIT, pool_of
 from inference_operator.observation import Observation
 from inference_operator.reasons import Finding
 from inference_operator.settings import TAKE_UP_WAIT
 
 _SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_NAME_LIMIT: Final = 63
+_LABEL_LIMIT: Final = 63
 _LABEL_NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -104,7 +103,7 @@ def invalid_label_key(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
     if slash and not (len(prefix) <= 253 and _LABEL_PREFIX.fullmatch(prefix)):
         return True
-    return not (len(name) <= _NAME_LIMIT and _LABEL_NAME.fullmatch(name))
+    return not (len(name) <= _LABEL_LIMIT and _LABEL_NAME.fullmatch(name))
 
 
 def _takes_over(seen: Observation) -> bool:
@@ -131,11 +130,8 @@ def _bad_reference(seen: Observation) -> Verdict | None:
         finding = reasons.REF_MISSING.say()
     elif ref.group or ref.kind != "Service":
         finding = reasons.UNSUPPORTED_REF_KIND.say(kind=ref.kind, group=ref.group)
-    else:
-        proxied = seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
-        limit = _NAME_LIMIT - (LONGEST_SUFFIX if proxied else 0)
-        if len(ref.name) > limit or not _SERVICE_NAME.fullmatch(ref.name):
-            finding = reasons.INVALID_PICKER_NAME.say(name=ref.name, limit=limit)
+    elif len(ref.name) > SERVICE_NAME_LIMIT or not _SERVICE_NAME.fullmatch(ref.name):
+        finding = reasons.INVALID_PICKER_NAME.say(name=ref.name, limit=SERVICE_NAME_LIMIT)
     if finding is None:
         return None
     return _wait_for_picker(seen) or Verdict(Stance.UNWORKABLE, finding)
@@ -165,15 +161,20 @@ def _foreign_service(seen: Observation) -> Verdict | None:
     if _takes_over(seen):
         return None
     if not ours(service, seen.pool_name):
-        return Verdict(
-            Stance.LET_GO, reasons.SERVICE_NOT_OURS.say(service=name, annotation=names.MANAGED_ANNOTATION)
-        )
+        return Verdict(Stance.LET_GO, _whose(service, name))
     if (manager := selector_taker(service)) is not None:
         finding = reasons.SELECTOR_TAKEN.say(
             service=name, manager=manager, annotation=names.MANAGED_ANNOTATION
         )
         return Verdict(Stance.LET_GO, finding)
     return None
+
+
+def _whose(service: Object, name: str) -> Finding:
+    other = pool_of(service)
+    if other and ours(service, other):
+        return reasons.SERVICE_OF_ANOTHER_POOL.say(service=name, other=other)
+    return reasons.SERVICE_NOT_OURS.say(service=name, annotation=names.MANAGED_ANNOTATION)
 
 
 def _still_waiting(seen: Observation) -> Verdict | None:

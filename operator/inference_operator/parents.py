@@ -5,9 +5,10 @@ The list is atomic and gateways write it too: it is read, changed in our entry, 
 
 from typing import Any, Final
 
-from inference_api.endpoint_picker import ACCEPTED, RESOLVED_REFS, ProxyMode
+from inference_api.endpoint_picker import ACCEPTED, RESOLVED_REFS
 from inference_api.meta import Condition, api_time, carry_times
 from inference_operator import reasons
+from inference_operator.desired import proxy
 from inference_operator.kinds import SERVICE
 from inference_operator.naming import CONTROLLER_NAME, proxy_name
 from inference_operator.observation import Observation
@@ -24,7 +25,7 @@ def wanted_parents(seen: Observation, verdict: Verdict) -> list[Any] | None:
     mine = [entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME]
     if verdict.stance not in {Stance.MANAGED, Stance.HELD, Stance.LET_GO, Stance.UNWORKABLE}:
         return None
-    proxied = verdict.stance is Stance.MANAGED and seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
+    proxied = verdict.stance is Stance.MANAGED and bool(proxy.desired(seen))
     if not proxied:
         return others if mine else None
     if len(others) >= _LIMIT:

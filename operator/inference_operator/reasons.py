@@ -68,6 +68,11 @@ SERVICE_NOT_OURS: Final = Reason(
     "The Service {service} was not made by Headroom and is left alone: delete it to let Headroom run the "
     'picker, or set the annotation {annotation}: "true" on the pool to take it over.',
 )
+SERVICE_OF_ANOTHER_POOL: Final = Reason(
+    "ServiceNotOurs",
+    "The Service {service} was made for the pool {other}: give this pool a spec.endpointPickerRef.name of "
+    "its own, or delete the Service if that pool is gone.",
+)
 SELECTOR_TAKEN: Final = Reason(
     "ServiceNotOurs",
     "The selector of the Service {service} was taken by {manager}; Headroom let go of it: delete the Service "
@@ -103,6 +108,11 @@ NAME_TAKEN: Final = Reason(
     "There is a {kind} {name} that Headroom did not make: delete it, or give the pool's "
     "spec.endpointPickerRef another name.",
 )
+NAME_IN_USE: Final = Reason(
+    "NameTaken",
+    "The {kind} {name} belongs to the pool {other}: give one of the two pools another "
+    "spec.endpointPickerRef.name.",
+)
 CHANGED_BACK: Final = Reason(
     "ChangedBack",
     "{kind} {name} does not keep what was applied ({path}): see which admission webhook changes it.",
@@ -111,6 +121,11 @@ CHANGED_BACK: Final = Reason(
 # PickerReady and ProxyReady
 PICKER_READY: Final = Reason("PickerReady", "{ready} of {wanted} picker pods ready.")
 PROXY_READY: Final = Reason("ProxyReady", "{ready} of {wanted} proxy pods ready.")
+INVALID_PROXY_NAME: Final = Reason(
+    "InvalidProxyName",
+    "The proxy would be called {name}, and a Service name has at most {limit} characters: shorten the pool's "
+    "spec.endpointPickerRef.name, or set spec.proxy.mode: None.",
+)
 NOT_CREATED: Final = Reason("NotCreated", "The Deployment {name} does not exist yet.")
 PROGRESSING: Final = Reason("Progressing", "The Deployment {name} is being rolled out.")
 PODS_NOT_READY: Final = Reason(

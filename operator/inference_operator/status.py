@@ -12,17 +12,17 @@ from inference_api.endpoint_picker import (
     RESOLVED_REFS,
     EndpointCounts,
     EndpointPickerStatus,
-    ProxyMode,
 )
 from inference_api.meta import Condition, ConditionStatus, api_time, carry_times
 from inference_api.names import PROXY_PORT
 from inference_operator import reasons
+from inference_operator.desired import proxy
 from inference_operator.desired.config_maps import priority_table
 from inference_operator.kinds import DEPLOYMENT, OBJECTIVES, PICKER
-from inference_operator.naming import proxy_name
+from inference_operator.naming import SERVICE_NAME_LIMIT, proxy_name
 from inference_operator.observation import Failure, Observation
 from inference_operator.ownership import Stance, Verdict
-from inference_operator.reasons import Finding
+from inference_operator.reasons import Finding, Reason
 from inference_operator.rollout import Judgement, judge_deployment
 
 #: There only while the EndpointPicker asks for a proxy.
@@ -62,9 +62,9 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
         RESOLVED_REFS: _resolved(seen, verdict, failures),
     }
     running = verdict.stance in _RUNNING
-    judged[PICKER_READY] = _rollout(seen, verdict, seen.picker_name, proxy=False)
-    if running and seen.spec.proxy.mode is ProxyMode.DEPLOYMENT:
-        judged[PROXY_READY] = _rollout(seen, verdict, proxy_name(seen.picker_name), proxy=True)
+    judged[PICKER_READY] = _rollout(seen, verdict, seen.picker_name, reasons.PICKER_READY)
+    if running and proxy.asked(seen):
+        judged[PROXY_READY] = _proxy(seen, verdict)
     judged[ENDPOINTS_READY] = _endpoints(seen) if seen.pool is not None else _not_judged()
     first_bad = next((j for j in judged.values() if j.status != "True"), None)
     judged[READY] = (
@@ -102,11 +102,17 @@ def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) 
     return Judgement("True", reasons.RESOLVED_REFS.say())
 
 
-def _rollout(seen: Observation, verdict: Verdict, name: str, *, proxy: bool) -> Judgement:
+def _rollout(seen: Observation, verdict: Verdict, name: str, good: Reason) -> Judgement:
     if verdict.stance not in _RUNNING:
         return _not_judged()
-    good = reasons.PROXY_READY if proxy else reasons.PICKER_READY
     return judge_deployment(name, seen.child(DEPLOYMENT, name), seen.picker_pods, good)
+
+
+def _proxy(seen: Observation, verdict: Verdict) -> Judgement:
+    name = proxy_name(seen.picker_name)
+    if not proxy.nameable(seen):
+        return Judgement("False", reasons.INVALID_PROXY_NAME.say(name=name, limit=SERVICE_NAME_LIMIT))
+    return _rollout(seen, verdict, name, reasons.PROXY_READY)
 
 
 def _endpoints(seen: Observation) -> Judgement:
@@ -149,7 +155,7 @@ def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ..
     running = verdict.stance in _RUNNING
     deployment = seen.child(DEPLOYMENT, seen.picker_name)
     ready_replicas = None if deployment is None else deployment.get("status", {}).get("readyReplicas", 0)
-    proxied = running and seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
+    proxied = running and proxy.asked(seen) and proxy.nameable(seen)
     return EndpointPickerStatus(
         conditions=conditions,
         observed_generation=_generation(seen),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from inference_api.endpoint_picker import ProxyMode
 from inference_operator.desired import (
     config_maps,
     deployment,
@@ -36,7 +35,7 @@ def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
         role_binding.desired(seen),
         *config_maps.desired(seen),
         deployment.desired(seen),
-        *(proxy.desired(seen) if seen.spec.proxy.mode is ProxyMode.DEPLOYMENT else ()),
+        *proxy.desired(seen),
     )
 
 

@@ -6,6 +6,7 @@ It has pods of its own: beside the picker it would leave the Service together wi
 from typing import Any, Final
 
 from inference_api import names
+from inference_api.endpoint_picker import ProxyMode
 from inference_api.inference_pool import FAIL_OPEN, H2C
 from inference_operator.desired.deployment import container_security, field_env, pod_security
 from inference_operator.desired.intent import Intent, intent
@@ -14,6 +15,7 @@ from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
 from inference_operator.kinds import DEPLOYMENT, SERVICE, Object
 from inference_operator.naming import (
     PROXY_CONTAINER,
+    SERVICE_NAME_LIMIT,
     child_labels,
     child_metadata,
     proxy_name,
@@ -33,8 +35,20 @@ DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
 }
 
 
-def desired(seen: Observation) -> tuple[Intent, Intent]:
-    """Return the proxy's Service and Deployment."""
+def asked(seen: Observation) -> bool:
+    """Return whether the user wants a proxy in front of the pool."""
+    return seen.spec.proxy.mode is ProxyMode.DEPLOYMENT
+
+
+def nameable(seen: Observation) -> bool:
+    """Return whether the proxy's name, longer than the picker's, can name a Service."""
+    return len(proxy_name(seen.picker_name)) <= SERVICE_NAME_LIMIT
+
+
+def desired(seen: Observation) -> tuple[Intent, ...]:
+    """Return the proxy's Service and Deployment; nothing where none is asked for or none can be named."""
+    if not (asked(seen) and nameable(seen)):
+        return ()
     name = proxy_name(seen.picker_name)
     service = intent(
         SERVICE,

@@ -171,3 +171,33 @@ def test_an_object_of_a_childs_name_that_is_not_ours_is_not_forced(space: Space)
     assert (space.get("config", "llm-epp-config") or {})["data"] == {"mine": "yes"}
     space.delete("config", "llm-epp-config")
     eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True", "healed once the name is free")
+
+
+def test_what_belongs_to_another_pool_is_never_forced(space: Space) -> None:
+    space.create("pool", pool("elder", picker="x-proxy"))
+    eventually(lambda: space.get("deployment", "x-proxy"))
+    space.create("picker", picker("young", proxy={"mode": "Deployment"}))
+    space.create("pool", pool("young", picker="x"))
+    eventually(lambda: space.condition("young", "ResolvedRefs")[:2] == ("False", "NameTaken"))
+    assert "pool elder" in space.condition("young", "ResolvedRefs")[2]
+    assert space.condition("elder", "ResolvedRefs")[0] == "True"
+    assert "deployment/x" in space.children(), "its picker runs all the same"
+    space.delete("pool", "elder")
+    eventually(lambda: space.condition("young", "ResolvedRefs")[0] == "True", "the name is free")
+    assert (space.get("deployment", "x-proxy") or {})["metadata"]["ownerReferences"][0]["name"] == "young"
+
+
+def test_an_account_that_is_not_ours_is_given_no_rights(space: Space) -> None:
+    space.create("account", {"metadata": {"name": "llm-epp"}})
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[:2] == ("False", "NameTaken"))
+    assert space.children() == {"picker/llm", "service/llm-epp"}
+
+
+def test_a_proxy_that_cannot_be_named_costs_no_picker(space: Space) -> None:
+    name = "p" * 63
+    space.create("pool", pool("llm", picker=name))
+    eventually(lambda: space.get("deployment", name))
+    space.merge("picker", "llm", {"spec": {"proxy": {"mode": "Deployment"}}})
+    eventually(lambda: space.condition("llm", "ProxyReady")[:2] == ("False", "InvalidProxyName"))
+    assert space.get("deployment", name)

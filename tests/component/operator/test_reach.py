@@ -10,6 +10,7 @@ from api_server import MERGE_PATCH
 from inference_api.crd import ENDPOINT_PICKER, INFERENCE_OBJECTIVE
 from operator_cluster import CRDS, Cluster, OperatorProcess, Space, established, eventually, picker, pool
 
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/headroom-operator"
 
 
@@ -149,3 +150,34 @@ def test_an_operator_without_any_way_to_an_api_server_ends_with_a_sentence(clust
     assert line["level"] == "ERROR"
     assert "--kubeconfig" in line["message"]
     assert "exc_info" not in line
+
+
+@contextmanager
+def unreachable_webhook(cluster: Cluster, space: Space, resource: str) -> Iterator[None]:
+    """Have every write of the resource in that namespace asked about where nobody answers."""
+    hook = {
+        "name": "gone.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:9/"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource]}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space.name}},
+    }
+    configuration = {"metadata": {"name": space.name}, "webhooks": [hook]}
+    assert cluster.api.create(WEBHOOKS, configuration).code == 201
+    probe = space.path("config") + "?dryRun=All"
+    eventually(lambda: cluster.api.create(probe, {"metadata": {"name": "probe"}}).code == 500, "in force")
+    try:
+        yield
+    finally:
+        assert cluster.api.request("DELETE", f"{WEBHOOKS}/{space.name}").code == 200
+
+
+def test_a_webhook_that_does_not_answer_is_told_and_the_rest_is_made(cluster: Cluster, space: Space) -> None:
+    with unreachable_webhook(cluster, space, "configmaps"):
+        space.create("pool", pool("llm"))
+        eventually(lambda: space.condition("llm", "ResolvedRefs")[:2] == ("False", "ApplyFailed"))
+        assert "gone.example.com" in space.condition("llm", "ResolvedRefs")[2]
+        assert "deployment/llm-epp" in space.children()
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")

@@ -60,8 +60,8 @@ CASES: dict[str, tuple[Observation, Stance, str]] = {
     "name of 63": (observation(ref(name="a" * 63)), Stance.MANAGED, "Accepted"),
     "name too long for a proxy": (
         observation(ref(name="a" * 58), picker_body(proxy={"mode": "Deployment"})),
-        Stance.UNWORKABLE,
-        "InvalidPickerName",
+        Stance.MANAGED,
+        "Accepted",
     ),
     "elder rival": (observation(rivals=(TAKEN,)), Stance.UNWORKABLE, "PickerNameTaken"),
     "younger rival": (observation(rivals=(YOUNGER,)), Stance.MANAGED, "Accepted"),
