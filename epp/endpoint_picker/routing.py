@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
+from endpoint_picker.body.openai import MAX_MATERIAL_BYTES
 from endpoint_picker.config.build import PickerConfig, build
 from endpoint_picker.config.errors import ConfigError, from_validation
 from endpoint_picker.config.registry import Registry
@@ -256,7 +257,9 @@ class PoolRouter:
         rows = chosen.tolist()
         row = rows[0]
         hostports = table.hostports
-        tokens = len(request.prompt) // BYTES_PER_TOKEN
+        # The material of a very long prompt is cut; there the body's size tells how long it is.
+        size = len(request.prompt)
+        tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
         matched = 0
         if blocks:
             matched = int(table.prefix_matched[row])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoint_picker.body.openai import InvalidBodyError, is_api_path, parse
+from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, MAX_PROMPT_TOKENS
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = (
     "/v1/chat/completions",
@@ -146,3 +147,34 @@ def test_paths_match_by_whole_segments(path: str, known: bool) -> None:
 def test_a_large_body_of_tiny_values_is_refused_before_it_fills_memory() -> None:
     assert refusal(COMPLETIONS, b'{"model": "m", "prompt": [' + b"[]," * 5_000_000 + b"[]]}")
     assert not refusal(COMPLETIONS, b'{"model": "m", "prompt": [' + b"1000," * 400_000 + b"1]}")
+
+
+@pytest.mark.parametrize("model", ["\\ud800", "a\\udfffb", "m" * 1025])
+def test_a_model_that_cannot_be_a_label_is_refused(model: str) -> None:
+    assert "model must be text" in refusal(CHAT, f'{{"model": "{model}", "messages": []}}'.encode())
+
+
+LONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "text": (COMPLETIONS, {"prompt": "ü" * 3_000_000}),
+    "texts": (COMPLETIONS, {"prompt": ["word"] * 300_000}),
+    "token ids": (COMPLETIONS, {"prompt": [7] * 700_000}),
+    "empty objects": (COMPLETIONS, {"prompt": [{}] * 500_000}),
+    "messages": (CHAT, {"messages": [{"role": "user", "content": "x" * 100}] * 50_000}),
+    "message parts": (CHAT, {"messages": [{"content": [{"text": "x"}] * 400_000}]}),
+    "tools": (CHAT, {"messages": [], "tools": ["x" * 100] * 50_000}),
+    "input": (RESPONSES, {"input": "x" * 3_000_000}),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_only_the_part_of_a_long_prompt_that_can_be_matched_is_laid_out(kind: str) -> None:
+    path, fields = LONG[kind]
+    material = prompt(path, **fields)
+    matched = MAX_PROMPT_TOKENS * BYTES_PER_TOKEN
+    assert len(material) <= 2 * matched
+    assert len(material) >= min(matched, 60_000)  # and no less than is matched, tiny pieces apart
+
+
+def test_a_number_of_many_digits_is_no_work() -> None:
+    assert prompt(COMPLETIONS, prompt=[10**63])
+    assert parse(COMPLETIONS, b'{"model": "m", "prompt": [' + b"1" * 100_000 + b"]}").prompt == b"Infinity"
