@@ -1,0 +1,231 @@
+"""CPU of the whole picker process behind the real Envoy, a request: plain and streamed, TLS off and on.
+
+    python bench/picker.py                      this tree
+    python bench/picker.py --against DIR        and interleaved with it the `endpoint_picker` package in DIR
+
+The picker runs as in a pod but finds its endpoints in a file; client and model servers are not counted.
+Prints one JSON line a figure: microseconds of process CPU a request, median of the rounds and spread.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+
+import envoy_proxy
+
+ROUNDS = 7
+REQUESTS = 1500
+STREAMS = 300
+EVENTS = 50
+EVENT_EVERY_S = 0.004
+CONNECTIONS = 64
+HEADERS = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: gateway.example.com\r\ncontent-type: application/json\r\n"
+    b"user-agent: python-httpx/0.28\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
+    b"authorization: Bearer sk-0123456789abcdef\r\ncontent-length: %d\r\n\r\n%b"
+)
+USAGE = {"prompt_tokens": 250, "completion_tokens": 100, "total_tokens": 350}
+ANSWER = json.dumps({"choices": [{"text": "y" * 900}], "usage": USAGE}).encode()
+PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(ANSWER),
+    ANSWER,
+)
+EVENT_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+
+
+def event(number: int) -> bytes:
+    choice = {"index": 0, "delta": {"content": f" token{number}"}, "logprobs": None, "finish_reason": None}
+    text = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+    usage = USAGE if number == EVENTS - 1 else None
+    data = f"data: {json.dumps({**text, 'usage': usage})}\n\n".encode()
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+EVENT_BYTES = [event(number) for number in range(EVENTS)]
+
+
+def request(number: int, stream: bool) -> bytes:
+    body = json.dumps({"model": "m", "stream": stream, "prompt": f"{number} " + "x" * 940}).encode()
+    return HEADERS % (len(body), body)
+
+
+class ModelServer(asyncio.Protocol):
+    """Answers as soon as a request's last byte is there; streams if asked to."""
+
+    def __init__(self) -> None:
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if self._got.startswith(b"GET") and self._got.endswith(b"\r\n\r\n"):
+            self._got = b""
+            self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 0\r\n\r\n")
+        elif self._got.endswith(LAST):
+            stream, self._got = b'"stream": true' in self._got, b""
+            if stream:
+                self._transport.write(EVENT_HEAD)
+                self._stream(0)
+            else:
+                self._transport.write(PLAIN)
+
+    def _stream(self, number: int) -> None:
+        self._transport.write(EVENT_BYTES[number])
+        if number + 1 < EVENTS:
+            asyncio.get_running_loop().call_later(EVENT_EVERY_S, self._stream, number + 1)
+        else:
+            self._transport.write(LAST)
+
+
+class Client(asyncio.Protocol):
+    """One connection that sends a request after the other while there are any."""
+
+    def __init__(self, work: Iterator[bytes], over: "asyncio.Future[None]") -> None:
+        self._work = work
+        self._over = over
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._tail and not data.startswith(b"HTTP/1.1 200"):
+            self._over.set_exception(RuntimeError(data.decode("latin-1")))
+        self._tail = (self._tail + data)[-5:]
+        if self._tail == LAST:
+            self._tail = b""
+            self._next()
+
+    def _next(self) -> None:
+        for each in self._work:
+            self._transport.write(each)
+            return
+        self._transport.close()
+        if not self._over.done():
+            self._over.set_result(None)
+
+
+async def load(port: int, count: int, stream: bool) -> None:
+    loop = asyncio.get_running_loop()
+    work = iter([request(number, stream) for number in range(count)])
+    ends = [loop.create_future() for _ in range(CONNECTIONS)]
+    for end in ends:
+        await loop.create_connection(lambda end=end: Client(work, end), "127.0.0.1", port)
+    await asyncio.gather(*ends)
+
+
+def cpu_s(process: int) -> float:
+    """Return the CPU time of all threads that a process has."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+class Contender:
+    """One picker with its Envoy."""
+
+    def __init__(self, source: Path | None, tls: bool) -> None:
+        self.source = source
+        self.tls = tls
+
+    async def start(self, stack: AsyncExitStack, folder: Path, endpoints: Path) -> None:
+        ports = [envoy_proxy.free_port() for _ in range(3)]
+        names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
+        flags = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
+        environment = {**os.environ, **({"PYTHONPATH": str(self.source)} if self.source else {})}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "endpoint_picker.main", "--pool-name", "p"),
+            *("--bind-address", "127.0.0.1", "--endpoints-file", str(endpoints)),
+            *("--refresh-metrics-interval", "1s", f"--secure-serving={str(self.tls).lower()}", *flags),
+            env=environment,
+            stderr=(folder / f"{ports[0]}.log").open("wb"),
+        )
+        stack.callback(process.kill)
+        self.process = process.pid
+        await connected(ports[0])
+        log = folder / f"envoy-{ports[0]}.log"
+        proxy = envoy_proxy.running(f"127.0.0.1:{ports[0]}", log, tls=self.tls)
+        url = await stack.enter_async_context(proxy)
+        self.port = int(url.rpartition(":")[2])
+        await load(self.port, 300, stream=False)
+
+    async def cost_us(self, count: int, stream: bool) -> float:
+        begun = cpu_s(self.process)
+        await load(self.port, count, stream)
+        return (cpu_s(self.process) - begun) / count * 1e6
+
+
+async def connected(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+async def run(sources: dict[str, Path | None], rounds: int) -> None:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        listener = await asyncio.get_running_loop().create_server(ModelServer, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        endpoints = folder / "endpoints.json"
+        entry = {"name": "s", "namespace": "default", "address": "127.0.0.1", "port": port}
+        endpoints.write_text(json.dumps({"endpoints": [entry]}))
+        contenders = {
+            (name, "tls" if tls else "plaintext"): Contender(source, tls)
+            for name, source in sources.items()
+            for tls in (False, True)
+        }
+        for each in contenders.values():
+            await each.start(stack, folder, endpoints)
+        costs: dict[tuple[str, ...], list[float]] = {}
+        for _ in range(rounds):
+            for key, each in contenders.items():
+                for figure, count in (("request", REQUESTS), ("stream", STREAMS)):
+                    costs.setdefault((*key, figure), []).append(await each.cost_us(count, figure == "stream"))
+    for (name, security, figure), values in costs.items():
+        line = {
+            "figure": f"picker_{figure}_cpu",
+            "of": name,
+            "security": security,
+            "value": round(statistics.median(values), 1),
+            "unit": "us",
+            "spread": [round(min(values), 1), round(max(values), 1)],
+        }
+        print(json.dumps(line | ({"events": EVENTS} if figure == "stream" else {})))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--against", type=Path, help="folder with another `endpoint_picker` package")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    sources: dict[str, Path | None] = {"this tree": None}
+    if given.against:
+        sources[str(given.against)] = given.against
+    uvloop.run(run(sources, given.rounds))
+
+
+if __name__ == "__main__":
+    main()
