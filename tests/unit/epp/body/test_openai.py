@@ -160,7 +160,7 @@ LONG: dict[str, tuple[str, dict[str, Any]]] = {
     "token ids": (COMPLETIONS, {"prompt": [7] * 700_000}),
     "empty objects": (COMPLETIONS, {"prompt": [{}] * 500_000}),
     "messages": (CHAT, {"messages": [{"role": "user", "content": "x" * 100}] * 50_000}),
-    "message parts": (CHAT, {"messages": [{"content": [{"text": "x"}] * 400_000}]}),
+    "message parts": (CHAT, {"messages": [{"content": [{"text": "x"}] * 300_000}]}),
     "tools": (CHAT, {"messages": [], "tools": ["x" * 100] * 50_000}),
     "input": (RESPONSES, {"input": "x" * 3_000_000}),
 }
