@@ -241,3 +241,11 @@ def test_targets_that_are_none_are_refused(text: str) -> None:
 def test_back_off_grows_to_its_longest() -> None:
     backoff = Backoff(first=1, factor=2, longest=5, jitter=0)
     assert [backoff.delay(failures) for failures in (1, 2, 3, 4, 10_000)] == [1, 2, 4, 5, 5]
+
+
+async def test_an_idle_connection_is_made_anew_when_wanted(eventually: Any) -> None:
+    async with serving() as port:
+        async with Channel(f"127.0.0.1:{port}", limits=Limits(idle_timeout=0.1)) as channel:
+            for _ in range(2):
+                assert await channel.unary(REVERSE, b"ab", timeout=10) == b"ba"
+                await eventually(lambda: not channel._links)

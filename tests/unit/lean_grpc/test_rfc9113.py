@@ -682,3 +682,15 @@ def test_6_5_3_only_the_smallest_and_the_last_table_size_are_signalled() -> None
     wire.decoder.max_allowed_table_size = 1_000
     assert list(wire.decoder.decode(block, raw=True)) == list(OK)
     assert block.startswith(b"\x3f\xa9\x01\x3f\xc9\x07\x88")
+
+
+def test_5_1_1_streams_opened_while_the_wire_is_full_appear_in_order() -> None:
+    wire = Wire(server=False)
+    wire.core.outbox.pause()
+    streams = [wire.open() for _ in range(3)]
+    wire.core.outbox.resume()
+    wire.core.outbox.data(streams[2], [b"x"], 1)
+    wire.open()
+    wire.core.outbox.data(streams[0], [b"x"], 1)
+    heads = [answer.stream_id for answer in wire.answers() if answer.kind == codes.HEADERS]
+    assert heads == [1, 3, 5, 7]

@@ -130,6 +130,7 @@ class Address:
         "_on_change",
         "_tls",
         "_tls_name",
+        "_wanted_again",
         "connecting",
         "error",
         "link",
@@ -153,6 +154,7 @@ class Address:
         self.connecting = False
         self.error = ""
         self.wanted = asyncio.Event()
+        self._wanted_again = False
         self._limits = limits
         self._backoff = backoff
         self._tls = tls
@@ -162,6 +164,7 @@ class Address:
 
     def want(self) -> None:
         """Have a connection made, if there is none and none on its way."""
+        self._wanted_again = True
         if not self.wanted.is_set():
             self.connecting = True
             self.wanted.set()
@@ -185,10 +188,11 @@ class Address:
                 continue
             failures = 0
             self.link = link
+            self._wanted_again = False
             self._say(connecting=False)
             await link.leaving
             self.link = None
-            if link.core.finished or link.core.goaway_received:
+            if (link.core.finished or link.core.goaway_received) and not self._wanted_again:
                 self.wanted.clear()
             self._say(connecting=self.wanted.is_set())
 

@@ -158,13 +158,13 @@ class Link(asyncio.Protocol):
             if now - self._closing_since > CLOSE_PATIENCE and self._transport is not None:
                 self._transport.abort()
             return
+        if core.busy:
+            self._active = now
         core.sweep()
         if self._heard:
             self._heard = False
             self._last_heard = now
             self._pinged = None
-        if core.streams:
-            self._active = now
         if self._drain_since is not None and now - self._drain_since > CLOSE_PATIENCE:
             core.drain()
         self._sweep_peer(now, limits)

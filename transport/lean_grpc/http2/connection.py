@@ -11,7 +11,7 @@ from lean_grpc.http2.fields import Head, Kind
 from lean_grpc.http2.header_blocks import HeaderDecoder
 from lean_grpc.http2.lifecycle import ConnectionOwner, End, StreamLifecycle
 from lean_grpc.http2.settings import announcement
-from lean_grpc.http2.states import HALF_CLOSED_REMOTE, ON_RECEIVE_DATA, ON_RECEIVE_HEADERS, OPEN
+from lean_grpc.http2.states import HALF_CLOSED_REMOTE, IDLE, ON_RECEIVE_DATA, ON_RECEIVE_HEADERS, OPEN
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import MAX_WINDOW, Limits
 
@@ -262,6 +262,8 @@ class Connection(StreamLifecycle):
         """Handle a response head or trailers."""
         kind = Kind.TRAILERS if stream.head_seen else Kind.RESPONSE
         head = self._decoder.decode(block, kind)
+        if stream.state == IDLE:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "an answer on a stream that was never opened")
         state = ON_RECEIVE_HEADERS[stream.state]
         if state < 0:
             raise self._refuse(stream.id, state)

@@ -126,6 +126,11 @@ class StreamLifecycle:
         """Tell whether the connection has been drained: the final GOAWAY is out and no stream is left."""
         return self._goaway_sent is not None and not self.streams
 
+    @property
+    def busy(self) -> bool:
+        """Tell whether a stream is open, or something was moved since the last sweep."""
+        return bool(self.streams) or self._guard.useful > 0
+
     def open_stream(
         self,
         owner: StreamOwner,

@@ -16,7 +16,7 @@ from lean_grpc.http2.fields import Field
 from lean_grpc.http2.guard import FloodGuard
 from lean_grpc.http2.header_blocks import HeaderEncoder
 from lean_grpc.http2.settings import PeerSettings
-from lean_grpc.http2.states import ON_SEND_DATA, ON_SEND_HEADERS
+from lean_grpc.http2.states import IDLE, ON_SEND_DATA, ON_SEND_HEADERS
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 
@@ -200,8 +200,10 @@ class Outbox:
         self.paused = True
 
     def resume(self) -> None:
-        """Let them go again."""
+        """Let them go again, first the heads that open streams: their ids must appear in order (5.1.1)."""
         self.paused = False
+        for stream in [stream for stream in self.waiting if stream.state == IDLE]:
+            self._emit_one(stream)
         self.ripe = True
         self._control_bytes = 0
         self._want_flush()
