@@ -39,7 +39,8 @@ class Limits:
     unproductive_per_useful: int = 4
     """How many more of them each frame that moves something allows."""
     early_resets: int = 2_000
-    """Streams a sweep that end in a reset, by the peer or by its fault, before we answered."""
+    """Streams a sweep that end in a reset, by the peer or by its fault, before we answered; never fewer than
+    `max_concurrent_streams`."""
     paused_control_bytes: int = 65_536
     """Bytes of acknowledgements and resets that may wait while the peer does not read."""
     output_high: int = 262_144

@@ -23,7 +23,7 @@ def sent_until_closed(wire: Wire, one: bytes, most: int) -> int:
 
 
 def test_rapid_reset_ends_the_connection() -> None:
-    wire = Wire(limits=Limits(early_resets=50))
+    wire = Wire(limits=Limits(early_resets=50, max_concurrent_streams=10))
     for number in range(51):
         stream_id = 2 * number + 1
         answers = wire.send(wire.request(stream_id), frame(codes.RST_STREAM, 0, stream_id, uint(8)))
@@ -32,7 +32,7 @@ def test_rapid_reset_ends_the_connection() -> None:
 
 
 def test_resets_of_answered_streams_are_free() -> None:
-    wire = Wire(limits=Limits(early_resets=5))
+    wire = Wire(limits=Limits(early_resets=5, max_concurrent_streams=5))
     for number in range(50):
         stream_id = 2 * number + 1
         wire.send(wire.request(stream_id))
@@ -44,7 +44,7 @@ def test_resets_of_answered_streams_are_free() -> None:
 
 
 def test_streams_made_faulty_count_like_resets() -> None:
-    wire = Wire(limits=Limits(early_resets=50))
+    wire = Wire(limits=Limits(early_resets=50, max_concurrent_streams=10))
     for number in range(51):
         stream_id = 2 * number + 1
         answers = wire.send(wire.request(stream_id), frame(codes.WINDOW_UPDATE, 0, stream_id, uint(0)))
@@ -289,3 +289,10 @@ def test_windows_opened_by_the_byte_are_a_flood() -> None:
     wire.core.outbox.headers(stream, OK)
     wire.core.outbox.data(stream, [bytes(50_000)], 50_000)
     assert sent_until_closed(wire, frame(codes.WINDOW_UPDATE, 0, 1, uint(1)), 1_000) < 200
+
+
+def test_all_streams_may_be_given_up_at_once() -> None:
+    wire = Wire(limits=Limits(early_resets=0, max_concurrent_streams=100))
+    wire.send(*(wire.request(2 * number + 1) for number in range(100)))
+    wire.send(*(frame(codes.RST_STREAM, 0, 2 * number + 1, uint(8)) for number in range(100)))
+    assert wire.core.fault is None

@@ -27,10 +27,12 @@ class Shelf:
 class FloodGuard:
     """The flood counters of one connection."""
 
-    __slots__ = ("_early_resets", "_limits", "_unproductive", "useful")
+    __slots__ = ("_early_resets", "_limits", "_resets_allowed", "_unproductive", "useful")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        # Who may hold that many streams may also give all of them up at once: clients of a proxy that leave.
+        self._resets_allowed = max(limits.early_resets, limits.max_concurrent_streams)
         self._unproductive = 0
         self._early_resets = 0
         self.useful = 0
@@ -53,7 +55,7 @@ class FloodGuard:
             ProtocolError: ENHANCE_YOUR_CALM, once there are too many of them.
         """
         self._early_resets += 1
-        if self._early_resets > self._limits.early_resets:
+        if self._early_resets > self._resets_allowed:
             raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams reset before an answer")
 
     def sweep(self) -> None:
