@@ -296,3 +296,27 @@ def test_all_streams_may_be_given_up_at_once() -> None:
     wire.send(*(wire.request(2 * number + 1) for number in range(100)))
     wire.send(*(frame(codes.RST_STREAM, 0, 2 * number + 1, uint(8)) for number in range(100)))
     assert wire.core.fault is None
+
+
+def test_frames_that_touch_many_streams_count_for_more() -> None:
+    change = [frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, size)) for size in (0, 1)]
+    wire = Wire(limits=Limits(unproductive_frames=1_000))
+    wire.send(change[0], *(wire.request(2 * number + 1) for number in range(640)))
+    for number in range(640):
+        stream = wire.owner.streams[2 * number + 1]
+        wire.core.outbox.headers(stream, OK)
+        wire.core.outbox.data(stream, [b"x"], 1)
+    wire.core.sweep()
+    taken = 0
+    while wire.core.fault is None:
+        wire.send(frame(codes.WINDOW_UPDATE, 0, 0, uint(1)))
+        taken += 1
+    assert taken < 100
+    wire = Wire(limits=Limits(unproductive_frames=1_000))
+    wire.send(*(wire.request(2 * number + 1) for number in range(640)))
+    wire.core.sweep()
+    taken = 0
+    while wire.core.fault is None:
+        wire.send(change[taken % 2])
+        taken += 1
+    assert taken < 100

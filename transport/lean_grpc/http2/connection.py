@@ -8,6 +8,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import ProtocolError, StreamError
 from lean_grpc.http2.fields import Head, Kind
+from lean_grpc.http2.guard import USEFUL_INCREMENT
 from lean_grpc.http2.header_blocks import HeaderDecoder
 from lean_grpc.http2.lifecycle import ConnectionOwner, End, StreamLifecycle
 from lean_grpc.http2.settings import announcement
@@ -295,12 +296,13 @@ class Connection(StreamLifecycle):
         if len(payload) != 4:
             raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not of 4 bytes")
         increment = _unpack_uint(payload)[0] & MAX_WINDOW
-        self._guard.note_unproductive()
         if not stream_id:
             if not increment:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 on the connection")
+            self._guard.note_unproductive(0 if increment >= USEFUL_INCREMENT else len(self.outbox.waiting))
             self.outbox.lift_window(increment)
             return
+        self._guard.note_unproductive()
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._is_idle(stream_id):
@@ -337,10 +339,10 @@ class Connection(StreamLifecycle):
                 self._guard.note_unproductive()
             self.acknowledged = True
             return
-        self._guard.note_unproductive()
         outbox = self.outbox
         before = outbox.peer.initial_window
         tables = outbox.peer.apply(payload, from_server=not self.server)
+        self._guard.note_unproductive(0 if outbox.peer.initial_window == before else len(self.streams))
         for size in tables:
             outbox.resize_table(size)
         self.greeted = True

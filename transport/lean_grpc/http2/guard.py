@@ -4,9 +4,17 @@ Counters start afresh with each `sweep`, so that a limit is a rate. Work that mo
 frames that do not: a peer that reads much sends many window updates.
 """
 
+from typing import Final
+
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import ProtocolError
 from lean_grpc.limits import Limits
+
+STREAMS_A_FRAME: Final = 64
+"""Streams that we look at in about the time that a frame costs."""
+
+USEFUL_INCREMENT: Final = 4_096
+"""Bytes from which opening the connection's window is worth a look at all streams that wait for it."""
 
 
 class Shelf:
@@ -37,13 +45,13 @@ class FloodGuard:
         self._early_resets = 0
         self.useful = 0
 
-    def note_unproductive(self) -> None:
-        """Count a frame that moves nothing.
+    def note_unproductive(self, looked_at: int = 0) -> None:
+        """Count a frame that moves nothing, for more if it made us look at many streams.
 
         Raises:
             ProtocolError: ENHANCE_YOUR_CALM, once there are too many of them.
         """
-        self._unproductive += 1
+        self._unproductive += 1 + looked_at // STREAMS_A_FRAME
         limits = self._limits
         if self._unproductive > limits.unproductive_frames + limits.unproductive_per_useful * self.useful:
             raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing")
