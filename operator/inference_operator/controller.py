@@ -117,7 +117,7 @@ class Controller:
         started = time.monotonic()
         pool = "/".join(key)
         try:
-            result = await self._pass.run(key)
+            result = await self._pass.run(key, lambda: self._queue.waiting(key))
         except (ApiUnavailable, ApiError, ValidationError) as error:
             back_off = self._queue.failed(key, time.monotonic())
             metrics.PASSES.labels("error").inc()

@@ -1,8 +1,8 @@
 """One pass over one pool: observe, judge, desire, apply, report."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from inference_operator import metrics, reasons
 from inference_operator.api import Api, ApiError
@@ -16,10 +16,8 @@ from inference_operator.observe import Reader
 from inference_operator.ownership import Stance, Verdict, judge
 from inference_operator.parents import wanted_parents
 from inference_operator.report import Reporter
-from inference_operator.status import report
-
-#: Seconds until the pods of a picker that is not ready, which are not watched, are asked again why.
-_WHY_AGAIN: Final = 3.0
+from inference_operator.rollout import why_again
+from inference_operator.status import report, unready_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,11 @@ class Pass:
         self._api = api
         self._cache = cache
 
-    async def run(self, key: PoolKey) -> Result:
-        """Bring the pool one step to where it should be. Raises ApiUnavailable and ApiError."""
+    async def run(self, key: PoolKey, woken: Callable[[], bool]) -> Result:
+        """Bring the pool one step to where it should be. Raises ApiUnavailable and ApiError.
+
+        Once `woken` says that another pass is due, what that one would do as well may be left to it.
+        """
         seen = await self._reader.observe(key)
         verdict = judge(seen)
         self._reader.follow(seen, verdict.stance is Stance.MANAGED)
@@ -70,6 +71,7 @@ class Pass:
         told = report(seen, verdict, outcome.failures)
         await self._reporter.tell(seen, verdict, told, outcome.healed)
         await self._tell_parents(seen, verdict)
+        await self._reporter.tell_objectives(seen, verdict, woken)
         return Result(
             recheck_after=verdict.recheck_after or _recheck(seen, verdict),
             refused=bool(outcome.failures),
@@ -108,4 +110,6 @@ class Pass:
 
 
 def _recheck(seen: Observation, verdict: Verdict) -> float | None:
-    return _WHY_AGAIN if verdict.stance in {Stance.MANAGED, Stance.HELD} and seen.picker_pods else None
+    if verdict.stance not in {Stance.MANAGED, Stance.HELD} or not seen.picker_pods:
+        return None
+    return why_again(unready_for(seen))

@@ -50,6 +50,10 @@ class WorkQueue(Generic[Key]):
         self._running.add(key)
         return key
 
+    def waiting(self, key: Key) -> bool:
+        """Return whether something has asked for the key, also while it runs."""
+        return key in self._due
+
     def next_due(self) -> float | None:
         """Return when the next key that is not running becomes due; None when there is none."""
         return min((due for key, due in self._due.items() if key not in self._running), default=None)

@@ -1,7 +1,9 @@
 """Telling the world: EndpointPicker status, the pool's one word, events, objectives; on change only."""
 
 import logging
+from asyncio import gather
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 #: Events remembered so that a repeated one is counted instead of made again.
 _EVENT_MEMORY: Final = 1024
 _EVENT_MESSAGE_LIMIT: Final = 1000
+#: Objectives whose status is written at the same time.
+_AT_ONCE: Final = 16
 
 
 class Reporter:
@@ -42,10 +46,20 @@ class Reporter:
         """Write what has changed. A refusal is logged; ApiUnavailable is raised."""
         await self._guard(seen, "status", self._tell_picker(seen, report))
         await self._guard(seen, "annotation", self._tell_pool(seen, verdict, report))
-        for objective in seen.objectives:
-            await self._guard(seen, "objective", self._tell_objective(seen, verdict, objective))
         for finding in healed:
             await self._event(seen, finding, good=True)
+
+    async def tell_objectives(self, seen: Observation, verdict: Verdict, woken: Callable[[], bool]) -> None:
+        """Write the conditions of the pool's objectives, some at a time, until `woken`.
+
+        There may be thousands, and a new priority must not wait for what is said about the others.
+        """
+        due = [body for each in seen.objectives if (body := self._due_status(seen, verdict, each))]
+        for start in range(0, len(due), _AT_ONCE):
+            writes = (self._write_status(seen, body) for body in due[start : start + _AT_ONCE])
+            await gather(*(self._guard(seen, "objective", write) for write in writes))
+            if woken():
+                return
 
     async def _guard(self, seen: Observation, what: str, work: Any) -> None:
         try:
@@ -92,15 +106,16 @@ class Reporter:
         if seen.picker_object is None:
             await self._event(seen, report.summary, good=word == reasons.READY.word)
 
-    async def _tell_objective(
+    def _due_status(
         self, seen: Observation, verdict: Verdict, objective: InferenceObjective
-    ) -> None:
+    ) -> Object | None:
+        """Return what is to be applied to the objective's status; None when it says so already."""
         kind = seen.access.objectives
         if kind is None:
-            return
+            return None
         live = self._cache.get(kind, seen.namespace, objective.metadata.name)
         if live is None or not _speaks(seen, verdict, live):
-            return
+            return None
         held = objective.status.conditions if objective.status else ()
         condition = carry_times((_objective_condition(seen, verdict, objective),), held)[0]
         body = {
@@ -109,10 +124,13 @@ class Reporter:
             "metadata": {"name": objective.metadata.name, "namespace": seen.namespace},
             "status": {"conditions": [condition.to_json()]},
         }
-        if drift(body, live, FIELD_MANAGER, "status") is None:
-            return
-        written = await self._api.apply(kind, body, FIELD_MANAGER, force=False, subresource="status")
-        self._cache.put(kind, written)
+        return None if drift(body, live, FIELD_MANAGER, "status") is None else body
+
+    async def _write_status(self, seen: Observation, body: Object) -> None:
+        kind = seen.access.objectives
+        if kind is not None:
+            written = await self._api.apply(kind, body, FIELD_MANAGER, force=False, subresource="status")
+            self._cache.put(kind, written)
 
     async def _event(self, seen: Observation, finding: Finding, *, good: bool) -> None:
         about, kind = (

@@ -17,6 +17,9 @@ _LOOPS: Final = frozenset(
     {"CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
 )
 _DETAIL_LIMIT: Final = 300
+#: The shortest and the longest time, in seconds, until the pods of a Deployment are asked again why.
+_SOONEST_AGAIN: Final = 3.0
+_LATEST_AGAIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,14 @@ class Judgement:
 
     status: ConditionStatus
     finding: Finding
+
+
+def why_again(unready_for: float) -> float:
+    """Return in how many seconds to ask again why pods, which are not watched, are not ready.
+
+    What has been down for long is asked less often: a hundred pools whose image is missing must cost nothing.
+    """
+    return min(_LATEST_AGAIN, max(_SOONEST_AGAIN, unready_for / 4))
 
 
 def judge_deployment(name: str, live: Object | None, pods: Sequence[Object], good: Reason) -> Judgement:

@@ -195,6 +195,17 @@ def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Itera
         )
 
 
+def unready_for(seen: Observation) -> float:
+    """Return for how many seconds a Deployment of ours has been said not to be ready; 0 when all were."""
+    held = _held_status(seen)
+    since = [
+        condition.last_transition_time
+        for condition in (held.conditions if held else ())
+        if condition.type in {PICKER_READY, PROXY_READY} and condition.status == "False"
+    ]
+    return max(0.0, (seen.now - max(since)).total_seconds()) if since else 0.0
+
+
 def has_picker_to_tell(seen: Observation) -> bool:
     """Return whether there is an EndpointPicker whose status can be written."""
     return seen.picker_object is not None and PICKER in seen.access.served

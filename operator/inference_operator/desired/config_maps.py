@@ -61,12 +61,15 @@ def _priorities_text(seen: Observation) -> str:
 
 def config_text(config: dict[str, Any] | None) -> str:
     """Return the EndpointPickerConfig as YAML: the user's body with its type named, or the default."""
-    body = {
-        "apiVersion": CONFIG_API_VERSIONS[0],
-        "kind": CONFIG_KIND,
-        **(DEFAULT_CONFIG if config is None else config),
-    }
+    return _DEFAULT_TEXT if config is None else _text(config)
+
+
+def _text(config: dict[str, Any]) -> str:
+    body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **config}
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+
+
+_DEFAULT_TEXT: Final = _text(DEFAULT_CONFIG)
 
 
 def priority_table(seen: Observation) -> PriorityTable:

@@ -144,6 +144,9 @@ def _connection_manager(name: str, routes: list[Config], filters: list[Config], 
         request_headers_timeout="10s",
         request_timeout="300s",
         common_http_protocol_options={"max_headers_count": 100, "idle_timeout": "3600s"},
+        # HTTP/1.0 is served as well: what Envoy refuses by itself gets no answer, because the picker is asked
+        # about the answer while Envoy closes the connection.
+        http_protocol_options={"accept_http_10": True, "default_host_for_http_10": "pool"},
         http2_protocol_options={
             "max_concurrent_streams": 1000,
             "initial_stream_window_size": _STREAM_WINDOW_BYTES,

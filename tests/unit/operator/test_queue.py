@@ -83,3 +83,12 @@ def test_every_added_key_runs_exactly_once(adds: list[tuple[str, float]]) -> Non
         taken.append(ran)
         queue.done(ran)
     assert sorted(taken) == sorted({key for key, _ in adds})
+
+
+def test_a_key_that_was_asked_for_while_it_runs_is_waiting() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 1.0)
+    assert queue.take(1.0) == "a"
+    assert not queue.waiting("a")
+    queue.add("a", 5.0)
+    assert queue.waiting("a")

@@ -12,7 +12,8 @@ from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, Object
 from inference_operator.observation import Access, Failure, Observation
 from inference_operator.ownership import judge
 from inference_operator.parents import wanted_parents
-from inference_operator.status import Report, report
+from inference_operator.rollout import why_again
+from inference_operator.status import Report, report, unready_for
 from observations import FULL_ACCESS, NOW, ago, observation, picker_body, pool_body, settled
 
 READY_STATUS = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
@@ -247,3 +248,21 @@ def test_every_reason_is_a_word_and_a_sentence() -> None:
         assert reason.word.isalpha()
         assert reason.word[0].isupper()
         assert reason.sentence.count(" ") >= 2
+
+
+def test_why_a_picker_is_not_ready_is_asked_less_and_less_often() -> None:
+    assert unready_for(settled()) == 0.0
+    status = {
+        "conditions": [
+            {
+                "type": kind,
+                "status": "False",
+                "reason": "CrashLooping",
+                "message": "",
+                "lastTransitionTime": ago(seconds).isoformat(),
+            }
+            for kind, seconds in (("PickerReady", 40.0), ("ProxyReady", 900.0), ("Ready", 2.0))
+        ]
+    }
+    assert unready_for(observation(picker=picker_body(status=status))) == 40.0
+    assert [why_again(age) for age in (0.0, 12.0, 40.0, 3600.0)] == [3.0, 3.0, 10.0, 30.0]

@@ -1,0 +1,63 @@
+"""What is told, and in which portions; the API is a recorder."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from typing_extensions import override
+
+from inference_api.inference_objective import InferenceObjective
+from inference_operator.api import Api
+from inference_operator.cache import Cache
+from inference_operator.kinds import OBJECTIVES, Kind, Object
+from inference_operator.observation import Observation
+from inference_operator.ownership import judge
+from inference_operator.report import Reporter
+from observations import settled
+
+KIND = OBJECTIVES[0]
+
+
+class Recorder(Api):
+    """Takes every apply and gives back what a server would."""
+
+    __slots__ = ("applied",)
+
+    def __init__(self) -> None:
+        self.applied: list[Object] = []
+
+    @override
+    async def apply(
+        self, kind: Kind, body: Object, manager: str, *, force: bool, subresource: str = ""
+    ) -> Object:
+        self.applied.append(body)
+        entry = {"manager": manager, "operation": "Apply", "subresource": subresource, "fieldsV1": {}}
+        metadata = {**body["metadata"], "resourceVersion": "9", "managedFields": [entry]}
+        return {**body, "metadata": metadata}
+
+
+def with_objectives(cache: Cache, count: int) -> Observation:
+    bodies: list[dict[str, Any]] = [
+        {
+            "metadata": {"name": f"o{n:03}", "namespace": "ns", "generation": 1, "resourceVersion": "5"},
+            "spec": {"poolRef": {"name": "llm"}, "priority": n},
+        }
+        for n in range(count)
+    ]
+    for body in bodies:
+        cache.put(KIND, body)
+    return replace(settled(), objectives=tuple(InferenceObjective.model_validate(body) for body in bodies))
+
+
+def test_a_new_priority_does_not_wait_until_all_objectives_are_told() -> None:
+    api, cache = Recorder(), Cache()
+    reporter = Reporter(api, cache)
+    seen = with_objectives(cache, 100)
+    asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: True))
+    first = len(api.applied)
+    assert 0 < first < 50
+    asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: False))
+    names = [body["metadata"]["name"] for body in api.applied]
+    assert len(names) == len(set(names)) == 100, "the rest is told next time, and nothing twice"
+    asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: False))
+    assert len(api.applied) == 100
