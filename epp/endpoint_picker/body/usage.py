@@ -6,6 +6,9 @@ from typing import Final, Protocol
 
 #: Longest piece of a response that is kept while looking for usage.
 MAX_KEPT_BYTES: Final = 64 * 1024
+#: How often a piece of JSON, and how often the events of one chunk, are tried for a usage object, last first:
+#: a model server decides how often the key stands there, and each try costs up to some 50 us.
+MAX_TRIES: Final = 4
 _KEY: Final = b'"usage"'
 #: Servers that were asked for usage write `"usage": null` into every event but the last.
 _OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -74,9 +77,19 @@ class StreamUsage:
             self._scan(self._carry)
 
     def _scan(self, lines: bytes) -> None:
-        for line in lines.split(b"\n"):
-            if line.startswith(b"data:") and _KEY in line:
-                self.usage = find_usage(line) or self.usage
+        end = len(lines)
+        for _ in range(MAX_TRIES):
+            at = lines.rfind(_KEY, 0, end)
+            if at < 0:
+                return
+            start = lines.rfind(b"\n", 0, at) + 1
+            if lines.startswith(b"data:", start):
+                line_end = lines.find(b"\n", at)
+                found = find_usage(lines[start : line_end if line_end >= 0 else len(lines)])
+                if found is not None:
+                    self.usage = found
+                    return
+            end = start
 
 
 class DocumentUsage:
@@ -105,14 +118,16 @@ def find_usage(text: bytes) -> Usage | None:
 
     Inside a JSON string the key's quotes are escaped, so the search cannot hit generated text.
     """
-    at = text.rfind(_KEY)
-    while at >= 0:
+    at = len(text)
+    for _ in range(MAX_TRIES):
+        at = text.rfind(_KEY, 0, at)
+        if at < 0:
+            return None
         value = text[at + len(_KEY) : at + len(_KEY) + 4096].lstrip()
         if value.startswith(b":"):
             usage = _usage(value[1:].lstrip())
             if usage is not None:
                 return usage
-        at = text.rfind(_KEY, 0, at)
     return None
 
 

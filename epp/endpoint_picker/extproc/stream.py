@@ -38,7 +38,7 @@ class _Request(IntEnum):
     FORWARDED = 2
     """Decided on, and its last piece seen."""
     ABANDONED = 3
-    """A response came before the request was complete: Envoy answered by itself."""
+    """A response came before the request was complete, or before any of it: Envoy answered by itself."""
 
 
 class _Response(IntEnum):
@@ -122,6 +122,11 @@ class Exchange:
         if self.status is not None:
             return _NOTHING
         try:
+            piece = wire.body_piece(payload)
+            if piece is not None:
+                is_request, chunk, end = piece
+                step = self._request_piece if is_request else self._response_piece
+                return step(chunk, end, now)
             kind, message = wire.decode(payload)
             return _STEPS[kind](self, message, now)
         except OutOfOrderError as error:
@@ -181,8 +186,9 @@ class Exchange:
         return _NOTHING
 
     def _request_body(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
-        piece = message.request_body
-        chunk = piece.body
+        return self._request_piece(message.request_body.body, message.request_body.end_of_stream, now)
+
+    def _request_piece(self, chunk: bytes, end: bool, now: float) -> Sequence[bytes]:
         if self._request is not _Request.BUFFERING:
             if self._request is _Request.EXPECTED:
                 raise OutOfOrderError("request_body came before request_headers")
@@ -197,7 +203,7 @@ class Exchange:
                 return self._refuse(Outcome.OVERLOADED, "the picker's body buffers are full", now)
             self._held += len(chunk)
             self._chunks.append(chunk)
-        if not piece.end_of_stream:
+        if not end:
             return _NOTHING
         self._request = _Request.FORWARDED
         return self._decide(self._body(), now, has_body=True)
@@ -284,11 +290,9 @@ class Exchange:
     # Response
 
     def _response_headers(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
-        if self._request is _Request.EXPECTED:
-            raise OutOfOrderError("response_headers came before request_headers")
         if self._response is not _Response.EXPECTED:
             raise OutOfOrderError("response_headers came twice")
-        if self._request is _Request.BUFFERING:
+        if self._request is not _Request.FORWARDED:
             self._request = _Request.ABANDONED
             self._drop_body()
         self._response = _Response.STREAMING
@@ -311,8 +315,9 @@ class Exchange:
         return (wire.RESPONSE_HEADERS_REPLY,)
 
     def _response_body(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
-        piece = message.response_body
-        chunk = piece.body
+        return self._response_piece(message.response_body.body, message.response_body.end_of_stream, now)
+
+    def _response_piece(self, chunk: bytes, end: bool, now: float) -> Sequence[bytes]:
         if self._response is not _Response.STREAMING:
             if self._response is _Response.EXPECTED:
                 raise OutOfOrderError("response_body came before response_headers")
@@ -321,7 +326,6 @@ class Exchange:
             return _NOTHING  # the empty last piece once more: it has had its answer
         if chunk:
             self._observe(chunk, now)
-        end = piece.end_of_stream
         if end:
             self._complete(now)
         if len(chunk) <= CHUNK_BYTES:

@@ -99,3 +99,15 @@ def test_counts_that_are_none_read_as_zero(value: str) -> None:
 def test_any_bytes_are_let_pass(chunk: bytes) -> None:
     read(StreamUsage(), b'data: "usage":' + chunk, chunk)
     read(DocumentUsage(), b'"usage": ' + chunk, chunk)
+
+
+GIVEN = b'data: {"usage":{"prompt_tokens":11}}\n'
+
+
+@pytest.mark.parametrize("reader", [StreamUsage, DocumentUsage])
+@pytest.mark.parametrize("noise", [b'data: "usage"\n', b'data: {"usage":{\n', b'data: "usage":[]\n'])
+def test_usage_is_not_looked_for_behind_any_number_of_false_ones(
+    reader: type[StreamUsage | DocumentUsage], noise: bytes
+) -> None:
+    assert read(reader(), noise, b"\n" + GIVEN) == (11, 0, 0)
+    assert read(reader(), GIVEN + noise * 1000 + b'data: "usage":{"\n') is None
