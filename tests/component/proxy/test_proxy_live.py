@@ -151,3 +151,16 @@ async def test_headers_beyond_the_limits_are_refused_and_the_proxy_goes_on(start
                 assert response.status == 431
 
     assert await proxy.follows_the_picker()
+
+
+async def test_a_client_of_http_1_0_is_served(start_proxy: Start) -> None:
+    proxy = await start_proxy(True)
+    reader, writer = await asyncio.open_connection(proxy.settings.address, proxy.settings.port)
+    try:
+        writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+    finally:
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.split()[1] == b"200"
+    assert b"endpoint" in body
