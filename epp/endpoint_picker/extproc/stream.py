@@ -122,11 +122,6 @@ class Exchange:
         if self.status is not None:
             return _NOTHING
         try:
-            piece = wire.body_piece(payload)
-            if piece is not None:
-                is_request, chunk, end = piece
-                step = self._request_piece if is_request else self._response_piece
-                return step(chunk, end, now)
             kind, message = wire.decode(payload)
             return _STEPS[kind](self, message, now)
         except OutOfOrderError as error:
@@ -186,9 +181,8 @@ class Exchange:
         return _NOTHING
 
     def _request_body(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
-        return self._request_piece(message.request_body.body, message.request_body.end_of_stream, now)
-
-    def _request_piece(self, chunk: bytes, end: bool, now: float) -> Sequence[bytes]:
+        piece = message.request_body
+        chunk = piece.body
         if self._request is not _Request.BUFFERING:
             if self._request is _Request.EXPECTED:
                 raise OutOfOrderError("request_body came before request_headers")
@@ -203,7 +197,7 @@ class Exchange:
                 return self._refuse(Outcome.OVERLOADED, "the picker's body buffers are full", now)
             self._held += len(chunk)
             self._chunks.append(chunk)
-        if not end:
+        if not piece.end_of_stream:
             return _NOTHING
         self._request = _Request.FORWARDED
         return self._decide(self._body(), now, has_body=True)
@@ -315,9 +309,8 @@ class Exchange:
         return (wire.RESPONSE_HEADERS_REPLY,)
 
     def _response_body(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
-        return self._response_piece(message.response_body.body, message.response_body.end_of_stream, now)
-
-    def _response_piece(self, chunk: bytes, end: bool, now: float) -> Sequence[bytes]:
+        piece = message.response_body
+        chunk = piece.body
         if self._response is not _Response.STREAMING:
             if self._response is _Response.EXPECTED:
                 raise OutOfOrderError("response_body came before response_headers")
@@ -326,6 +319,7 @@ class Exchange:
             return _NOTHING  # the empty last piece once more: it has had its answer
         if chunk:
             self._observe(chunk, now)
+        end = piece.end_of_stream
         if end:
             self._complete(now)
         if len(chunk) <= CHUNK_BYTES:
