@@ -694,3 +694,15 @@ def test_5_1_1_streams_opened_while_the_wire_is_full_appear_in_order() -> None:
     wire.core.outbox.data(streams[0], [b"x"], 1)
     heads = [answer.stream_id for answer in wire.answers() if answer.kind == codes.HEADERS]
     assert heads == [1, 3, 5, 7]
+
+
+def test_7_unknown_error_codes_count_as_internal_errors() -> None:
+    wire = opened()
+    wire.send(frame(codes.RST_STREAM, 0, 1, uint(0xBEEF)))
+    assert wire.events[-1] == ("reset", 1, ErrorCode.INTERNAL_ERROR, True)
+
+
+def test_8_5_connect_reaches_the_layer_above_that_refuses_it() -> None:
+    wire = Wire()
+    wire.send(wire.request(fields=((b":method", b"CONNECT"), (b":authority", b"localhost"))))
+    assert wire.events[0][:2] == ("stream", 1)

@@ -1,5 +1,6 @@
 """The server's calls over the sans-IO core: what handlers and peers get, what ends a call. No socket."""
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -365,3 +366,23 @@ def test_a_handler_that_only_answers_needs_no_back_pressure_of_its_own() -> None
     )
     assert [entry for entry in diary.entries if isinstance(entry, bytes)] == [bytes(1_000)] * sent
     assert "writable" in diary.entries
+
+
+def test_calls_that_are_over_leave_nothing_to_the_cycle_collector() -> None:
+    desk = Desk(factory=unary_handler(lambda payload, call: payload))
+
+    def serve(stream_id: int) -> None:
+        frames = desk.wire.request(stream_id) + desk.wire.data(message(b"x"), stream_id, end=True)
+        desk.wire.send(frames)
+        desk.calls.clear()
+        desk.diaries.clear()
+
+    serve(1)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(1, 50):
+            serve(2 * number + 1)
+        assert gc.collect() < 50
+    finally:
+        gc.enable()

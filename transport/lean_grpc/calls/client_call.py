@@ -12,7 +12,7 @@ from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
 from lean_grpc.http2.guard import Shelf
 from lean_grpc.http2.lifecycle import StreamLifecycle
-from lean_grpc.http2.stream import Stream
+from lean_grpc.http2.stream import NOBODY, Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code, from_http, from_wire
 
@@ -310,6 +310,7 @@ class ClientCall:
         self._done = True
         if self._connection is not None and self._stream is not None:
             self._connection.reset(self._stream, code)
+            self._stream.owner = NOBODY
         self._handler = _SILENT
         if self._reader is not None:
             self._reader.drop()

@@ -13,7 +13,7 @@ from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
 from lean_grpc.http2.lifecycle import StreamLifecycle
 from lean_grpc.http2.states import CLOSED, OPEN
-from lean_grpc.http2.stream import Stream
+from lean_grpc.http2.stream import NOBODY, Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code
 
@@ -350,8 +350,9 @@ class ServerCall:
             _log.exception("a handler of %s failed in aborted()", self.request.path)
 
     def _release(self) -> None:
-        """Drop the handler: call and handler hold each other, and would wait for the cycle collector."""
+        """Let go of handler and stream: they hold the call too, and would wait for the cycle collector."""
         self._handler = SILENT
+        self._stream.owner = NOBODY
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
