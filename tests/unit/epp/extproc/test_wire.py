@@ -46,60 +46,6 @@ def test_headers_reply_reads_back(destination: str, length: int | None, remove: 
     assert message.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"] == destination
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> bytes:
-    """Messages as Envoy sends them, in any mix of parts, and now and then two of them in one."""
-    message = support.pb.ProcessingRequest()
-    kind = draw(st.sampled_from(["request_body", "response_body", "request_headers", "request_trailers"]))
-    part = getattr(message, kind)
-    part.SetInParent()
-    if kind.endswith("body"):
-        part.body = b"x" * draw(st.integers(0, 300) | st.sampled_from([16_383, 16_384, 70_000]))
-        part.end_of_stream = draw(st.booleans())
-    if draw(st.booleans()):
-        names = st.dictionaries(st.text(max_size=9), st.text(max_size=200), max_size=3)
-        message.metadata_context.filter_metadata["envoy.lb"].update(draw(names))
-    if draw(st.integers(0, 5)) == 0:
-        message.attributes["a"].update({"b": 1})
-    payload: bytes = message.SerializeToString()
-    return payload
-
-
-def as_protobuf_reads(payload: bytes) -> wire.BodyPiece | None:
-    kind, message = wire.decode(payload)
-    if kind not in {"request_body", "response_body"}:
-        return None
-    part: wire.HttpBody = getattr(message, kind)
-    return kind == "request_body", part.body, part.end_of_stream
-
-
-@given(st.lists(requests(), min_size=1, max_size=2).map(b"".join))
-def test_a_body_piece_is_what_protobuf_reads(payload: bytes) -> None:
-    assert wire.body_piece(payload) in (as_protobuf_reads(payload), None)
-
-
-@given(requests(), st.data())
-def test_a_damaged_message_is_read_as_protobuf_reads_it_or_not_at_all(
-    payload: bytes, data: st.DataObject
-) -> None:
-    at = data.draw(st.integers(0, len(payload)))
-    damaged = payload[:at] + data.draw(st.binary(max_size=2)) + payload[at + data.draw(st.integers(0, 2)) :]
-    piece = wire.body_piece(damaged)
-    if piece is not None:
-        try:
-            assert piece == as_protobuf_reads(damaged)
-        except wire.MalformedMessageError:
-            assert damaged[:1] in b'"*'  # what is broken is the metadata, which nobody reads
-
-
-@pytest.mark.parametrize("size", [0, 1, 250, 62_000])
-@pytest.mark.parametrize("end", [False, True])
-def test_the_usual_messages_are_read_without_protobuf(size: int, end: bool) -> None:
-    for is_request, encode in ((True, support.request_body), (False, support.response_body)):
-        payload = encode(b"x" * size, end=end)
-        assert wire.body_piece(payload) == (is_request, b"x" * size, end)
-
-
 @given(st.text(max_size=400))
 def test_immediate_reply_reads_back(text: str) -> None:
     (message,) = support.read([wire.immediate_reply(503, [("content-type", text)], text, "why")])
