@@ -244,8 +244,11 @@ def test_back_off_grows_to_its_longest() -> None:
 
 
 async def test_an_idle_connection_is_made_anew_when_wanted(eventually: Any) -> None:
-    async with serving() as port:
-        async with Channel(f"127.0.0.1:{port}", limits=Limits(idle_timeout=0.1)) as channel:
-            for _ in range(2):
-                assert await channel.unary(REVERSE, b"ab", timeout=10) == b"ba"
-                await eventually(lambda: not channel._links)
+    server = Server()
+    install(server, [])
+    port = await server.listen()
+    async with Channel(f"127.0.0.1:{port}", limits=Limits(idle_timeout=0.1)) as channel:
+        for _ in range(2):
+            assert await channel.unary(REVERSE, b"ab", timeout=10) == b"ba"
+            await eventually(lambda: server.connections == 0)
+    await server.close()

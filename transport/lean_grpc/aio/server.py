@@ -68,6 +68,12 @@ class Server:
         """How many calls are open on all connections."""
         return sum(len(link.core.streams) for link in self._links)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of messages that wait: unsent, unfinished, or for handlers that are held back."""
+        cores = [link.core for link in self._links]
+        return sum(core.outbox.pending_bytes + core.shelf.held for core in cores)
+
     async def listen(
         self,
         host: str = "127.0.0.1",
