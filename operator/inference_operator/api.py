@@ -19,6 +19,10 @@ _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _PAGE: Final = 500
 _TIMEOUT_SECONDS: Final = 30
+_UNKNOWN_TO_IT: Final = (
+    "the token is not valid: if the operator's ServiceAccount was deleted, apply manifests/base again and "
+    "delete the operator's pod"
+)
 
 
 class ApiError(Exception):
@@ -191,6 +195,8 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnavailable(f"{method} {path}: {str(error) or type(error).__name__}") from None
         answer = _decode(payload)
+        if status == 401:
+            raise ApiUnavailable(f"{method} {path}: {status}, {_UNKNOWN_TO_IT}")
         # 500 is about this one request, as when an admission webhook does not answer: a refusal with a cause.
         if status == 429 or status > 500:
             raise ApiUnavailable(f"{method} {path}: {status} {answer.get('message', '')}")

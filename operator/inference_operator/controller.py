@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _GATHER: Final = 0.05
 #: Back-off, in seconds, of watches that ended and of resyncs that failed.
 _RETRY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+#: Seconds between two complaints of passes that the API server cannot be reached.
+_COMPLAIN_EVERY: Final = 10.0
 #: A CRD of one of these groups, installed or removed, changes what we can do.
 _CRD_GROUPS: Final = frozenset({POOL.group, PICKER.group, *(kind.group for kind in OBJECTIVES)})
 
@@ -60,6 +62,7 @@ class Controller:
         self._resync_now = asyncio.Event()
         self._watch: Watch | None = None
         self._truces = Truces()
+        self._silent_until = 0.0
         self._stances: dict[PoolKey, Stance] = {}
         self.last_resync: float | None = None
         """When the last full resync succeeded, by time.monotonic; None before the first."""
@@ -118,7 +121,12 @@ class Controller:
         pool = "/".join(key)
         try:
             result = await self._pass.run(key, lambda: self._queue.waiting(key))
-        except (ApiUnavailable, ApiError, ValidationError) as error:
+        except ApiUnavailable as error:
+            self._queue.failed(key, time.monotonic())
+            metrics.PASSES.labels("error").inc()
+            self._complain(error)
+            return
+        except (ApiError, ValidationError) as error:
             back_off = self._queue.failed(key, time.monotonic())
             metrics.PASSES.labels("error").inc()
             log.warning(
@@ -142,6 +150,13 @@ class Controller:
         metrics.PASSES.labels("wrote" if result.wrote else "quiet").inc()
         again = None if result.recheck_after is None else now + result.recheck_after
         self._queue.done(key, again, not_before=self._truce(key, result.repaired, now))
+
+    def _complain(self, error: ApiUnavailable) -> None:
+        """Log now and then that the API server is away: every pool would say the same."""
+        now = time.monotonic()
+        if now >= self._silent_until:
+            self._silent_until = now + _COMPLAIN_EVERY
+            log.warning("passes fail: %s", error)
 
     def _count(self, key: PoolKey, stance: Stance | None) -> None:
         before = self._stances.pop(key, None)

@@ -113,6 +113,9 @@ def _takes_over(seen: Observation) -> bool:
 def _not_to_manage(seen: Observation) -> Verdict | None:
     if seen.pool is None and POOL not in seen.access.served:
         return Verdict(Stance.HANDS_OFF, reasons.KIND_NOT_INSTALLED.say(kind=POOL.kind))
+    if seen.pool is None and POOL in seen.access.blind:
+        rights = ", ".join(right for right in seen.access.denied if right.endswith(f" {POOL.resource}"))
+        return Verdict(Stance.HANDS_OFF, reasons.ACCESS_DENIED.say(rights=rights))
     if seen.pool is None:
         return Verdict(Stance.HANDS_OFF, reasons.POOL_NOT_FOUND.say(pool=seen.pool_name))
     if seen.pool.metadata.deletion_timestamp is not None:

@@ -175,8 +175,10 @@ def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
 
     What we have said before is kept right in any case.
     """
-    if verdict.stance in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD} or seen.pool is None:
+    if verdict.stance in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD}:
         return True
+    if seen.pool is None:  # or not to be seen, and then nothing is known
+        return verdict.finding.reason == reasons.POOL_NOT_FOUND.word
     return verdict.stance is Stance.LET_GO and bool(owned_fields(objective, FIELD_MANAGER, "status"))
 
 

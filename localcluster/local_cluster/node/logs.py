@@ -1,4 +1,4 @@
-"""The part of a kubelet's server that `kubectl logs` needs: container logs over HTTPS."""
+"""Container logs: kept within bounds, and served over HTTPS as far as `kubectl logs` needs a kubelet for."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,35 @@ from local_cluster.node.api import Access
 _CHUNK: Final = 1 << 16
 _FOLLOW_EVERY_S: Final = 0.2
 _LONGEST_TAIL: Final = 1_000_000
+#: Bytes that a log may have; as many are kept beside it of what it had before.
+LIMIT_BYTES: Final = 16 << 20
+_BOUND_EVERY_S: Final = 1.0
 _UNSUPPORTED: Final = ("previous", "sinceSeconds", "sinceTime", "timestamps")
+
+
+def bound_log(log: Path) -> None:
+    """Move the end of a log that has grown too long aside; its writer goes on at the start of the file.
+
+    A quick writer may be far over the limit by the time somebody looks: what is older than that is lost.
+    """
+    with contextlib.suppress(OSError), log.open("rb") as written:
+        size = written.seek(0, os.SEEK_END)
+        if size > LIMIT_BYTES:
+            written.seek(size - LIMIT_BYTES)
+            log.with_name(f"{log.name}.1").write_bytes(written.read(LIMIT_BYTES))
+            os.truncate(log, 0)
+
+
+def _bound_all(directory: Path) -> None:
+    for log in directory.glob("*/*.log"):
+        bound_log(log)
+
+
+async def keep_bounded(directory: Path) -> None:
+    """Look after the logs of all pods below `directory` until cancelled."""
+    while True:
+        await asyncio.to_thread(_bound_all, directory)
+        await asyncio.sleep(_BOUND_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from local_cluster.node.api import MERGE_PATCH, Access, Api, ApiError, settle
 from local_cluster.node.dns import DnsServer, serve
 from local_cluster.node.events import Events
 from local_cluster.node.images import ImageCommand
-from local_cluster.node.logs import LogServer
+from local_cluster.node.logs import LogServer, keep_bounded
 from local_cluster.node.mirror import Mirror
 from local_cluster.node.names import hosts_file, resolver_file, service_addresses
 from local_cluster.node.objects import Json, Key, is_deleting, key_of, timestamp, uid_of
@@ -88,6 +88,7 @@ class Node:
             log_port = await self._logs.start(HOST_ADDRESS)
             try:
                 self._spawn(self._surroundings.events.run())
+                self._spawn(keep_bounded(self._surroundings.log_directory))
                 for mirror in (self._services, self._config_maps, self._pods):
                     self._spawn(mirror.run())
                     await mirror.listed.wait()

@@ -18,8 +18,6 @@ from local_cluster.node.mounts import Mount, plan_root
 from local_cluster.state import MARK
 
 _SETUP: Final = Path(__file__).with_name("container_setup.py")
-#: A log longer than this is moved to `<name>.1`, once; so a container's logs hold at most twice as much.
-LOG_LIMIT_BYTES: Final = 16 << 20
 
 
 class HostTree:
@@ -186,11 +184,3 @@ async def check_namespaces(directory: Path) -> None:
             "user.max_user_namespaces > 0, kernel.apparmor_restrict_unprivileged_userns=0)"
         )
         raise NamespacesRefusedError(message)
-
-
-def bound_log(log: Path) -> None:
-    """Move a log that has grown too long aside; its writer goes on at the start of the file."""
-    with contextlib.suppress(OSError):
-        if log.stat().st_size > LOG_LIMIT_BYTES:
-            log.with_name(f"{log.name}.1").write_bytes(log.read_bytes())
-            os.truncate(log, 0)

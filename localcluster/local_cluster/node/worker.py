@@ -23,7 +23,7 @@ from local_cluster.node.events import Events
 from local_cluster.node.images import ImageCommand, repository
 from local_cluster.node.mounts import Mount
 from local_cluster.node.objects import Json, Key, is_deleting, key_of
-from local_cluster.node.runtime import Launch, bound_log
+from local_cluster.node.runtime import Launch
 from local_cluster.node.status import pod_status
 from local_cluster.node.support import refusals
 from local_cluster.node.tokens import Tokens
@@ -183,8 +183,6 @@ class PodWorker:
             file = self._directory / name
             if not file.exists() or file.read_text() != text:
                 file.write_text(text)  # in place: it is bound into the containers as this very file
-        for spec in self._pod["spec"]["containers"]:
-            bound_log(self._log_of(spec))
 
     def _launch(self, spec: Json, image: ImageCommand) -> Launch:
         base = {

@@ -59,6 +59,18 @@ def test_a_right_taken_away_is_named_and_its_return_noticed(
     eventually(lambda: space.get("binding", "llm-epp"), "watched again")
 
 
+def test_pools_that_cannot_be_seen_are_not_said_to_be_gone(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.condition("llm", "Accepted")[0] == "True")
+    with without(cluster, "inferencepools", "list"):
+        eventually(lambda: space.condition("llm", "Accepted")[:2] == ("False", "AccessDenied"))
+        assert "list inferencepools.inference.networking.k8s.io" in space.condition("llm", "Accepted")[2]
+        assert "deployment/llm-epp" in space.children()
+    eventually(lambda: space.condition("llm", "Accepted")[0] == "True")
+
+
 def test_settings_that_cannot_be_read_are_not_replaced_by_defaults(
     cluster: Cluster, operator: OperatorProcess, space: Space
 ) -> None:
@@ -138,6 +150,19 @@ def test_an_operator_that_finds_no_api_server_waits_and_says_so(cluster: Cluster
     try:
         eventually(lambda: [line for line in process.lines() if "resync failed" in line["message"]])
         assert health(process)["status"] == "starting"
+        assert process.running
+    finally:
+        assert process.stop() == 0
+
+
+def test_an_operator_whose_account_is_gone_says_what_to_do(cluster: Cluster, space: Space) -> None:
+    account = "/api/v1/namespaces/headroom-system/serviceaccounts"
+    assert cluster.api.create(account, {"metadata": {"name": "short-lived"}}).code == 201
+    process = OperatorProcess(cluster.kubeconfig("short-lived"), cluster.directory / "revoked.log")
+    try:
+        process.address()
+        assert cluster.api.request("DELETE", f"{account}/short-lived").code == 200
+        eventually(lambda: [line for line in process.lines() if "token is not valid" in line["message"]])
         assert process.running
     finally:
         assert process.stop() == 0

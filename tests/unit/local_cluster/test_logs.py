@@ -1,12 +1,14 @@
 """What `kubectl logs` may ask for, and where the tail of a log begins."""
 
 import io
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from local_cluster.node.logs import Wish, parse_wish, seek_tail
+from local_cluster.node.logs import LIMIT_BYTES, Wish, bound_log, parse_wish, seek_tail
 
 
 def test_wishes() -> None:
@@ -38,3 +40,16 @@ def test_the_tail_of_a_log_of_many_blocks() -> None:
     file = io.BytesIO(text)
     seek_tail(file, 3000)
     assert file.read() == text[-3000 * 71 :]
+
+
+def test_of_a_log_that_is_far_too_long_only_the_end_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "c.log"
+    log.write_bytes(b"the beginning\n")
+    os.truncate(log, 3 * LIMIT_BYTES)
+    with log.open("ab") as more:
+        more.write(b"the end\n")
+    bound_log(log)
+    kept = (tmp_path / "c.log.1").read_bytes()
+    assert len(kept) == LIMIT_BYTES
+    assert kept.endswith(b"\0the end\n")
+    assert log.stat().st_size == 0

@@ -47,6 +47,18 @@ CASES: dict[str, tuple[Observation, Stance, str]] = {
         Stance.MANAGED,
         "Accepted",
     ),
+    "pools cannot be listed": (
+        replace(
+            observation(),
+            pool=None,
+            pool_object=None,
+            access=replace(
+                FULL_ACCESS, blind=frozenset({POOL}), denied=(f"list {POOL.resource}", "get services")
+            ),
+        ),
+        Stance.HANDS_OFF,
+        "AccessDenied",
+    ),
     "no reference": (
         observation(pool_body(endpointPickerRef=None)),
         Stance.UNWORKABLE,
