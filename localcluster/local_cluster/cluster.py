@@ -5,6 +5,7 @@ The cluster itself is another process (`supervisor`); this module only talks to 
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from local_cluster.state import MARK, is_running, read_state, remove_state, writ
 
 _STOP_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
+#: etcd alone takes 64 MiB at once; the rest is for logs.
+_DISK_BYTES: Final = 256 << 20
 
 
 def _ignore(_: str) -> None:
@@ -90,6 +93,12 @@ class LocalCluster:
             message = f"a cluster runs in {self.directory} already; `headroom local down` ends it"
             raise AlreadyRunningError(message)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(self.directory).free) < _DISK_BYTES:
+            message = (
+                f"a cluster needs {_DISK_BYTES >> 20} MiB of disk, and {self.directory} has {free >> 20}: "
+                "make room, or choose another directory with --dir"
+            )
+            raise StartError(message)
         write_images(self.directory, self._images)
         log = self.directory / "supervisor.log"
         argv = [sys.executable, "-m", "local_cluster.supervisor", f"--directory={self.directory}"]

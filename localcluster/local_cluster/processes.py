@@ -4,7 +4,9 @@ The kernel kills a child when the *thread* that started it ends: start children 
 """
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +20,9 @@ from local_cluster.errors import StartError
 
 _LAUNCHER: Final = Path(__file__).with_name("launch.py")
 _LAST_WORDS: Final = 3
+_LONGEST_WORD: Final = 300
+#: Where a Go program begins to print its stacks.
+_TRACE: Final = re.compile(r"panic: |fatal error: |goroutine \d+ \[")
 
 
 def tied_argv(argv: Sequence[str]) -> list[str]:
@@ -83,12 +88,24 @@ def stop_all(children: Iterable[Child], grace_s: float) -> None:
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a log, on one line."""
+    """Return the end of a log on one line, without stack traces."""
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
-        if lines:
-            return " | ".join(lines[-_LAST_WORDS:])
+        trace = next((n for n, line in enumerate(lines) if _TRACE.match(line)), len(lines))
+        # A program may panic first thing; then the panic's own line has to do.
+        words = [_sentence(line) for line in (lines[:trace] or lines[:1])[-_LAST_WORDS:]]
+        if words:
+            return " | ".join(words)
     return "it said nothing"
+
+
+def _sentence(line: str) -> str:
+    """Return a log line for people: of etcd's JSON what is said, and the cause."""
+    with contextlib.suppress(ValueError):
+        entry = json.loads(line)
+        if isinstance(entry, dict) and "msg" in entry:
+            line = ": ".join(str(entry[key]) for key in ("msg", "error") if key in entry)
+    return line if len(line) <= _LONGEST_WORD else f"{line[:_LONGEST_WORD]}…"
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

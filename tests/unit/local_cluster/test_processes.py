@@ -1,0 +1,39 @@
+"""What is told of a program that has ended: what it said last, and no stack trace."""
+
+from pathlib import Path
+
+from local_cluster.processes import last_words
+
+
+def words_of(tmp_path: Path, *lines: str) -> str:
+    log = tmp_path / "log"
+    log.write_text("\n".join(lines))
+    return last_words(log)
+
+
+def test_plain_lines_are_told_as_they_are(tmp_path: Path) -> None:
+    assert words_of(tmp_path, "one", "two", "three", "four") == "two | three | four"
+
+
+def test_of_a_panic_the_cause_is_told_and_not_the_stack(tmp_path: Path) -> None:
+    said = words_of(
+        tmp_path,
+        '{"level":"warn","msg":"slow"}',
+        '{"level":"panic","msg":"failed to create WAL","error":"no space left on device","stacktrace":"a"}',
+        "panic: failed to create WAL",
+        "",
+        "goroutine 1 [running]:",
+        "main.main()",
+        "\tmain.go:11 +0x28",
+    )
+    assert said == "slow | failed to create WAL: no space left on device"
+
+
+def test_a_panic_first_thing_is_told_by_its_own_line(tmp_path: Path) -> None:
+    assert words_of(tmp_path, "panic: no flags", "goroutine 1 [running]:") == "panic: no flags"
+
+
+def test_long_lines_are_cut_and_silence_is_named(tmp_path: Path) -> None:
+    assert len(words_of(tmp_path, "x" * 5000)) < 400
+    assert words_of(tmp_path) == "it said nothing"
+    assert last_words(tmp_path / "absent") == "it said nothing"
