@@ -269,6 +269,19 @@ def test_message_across_many_frames_is_cheap_to_collect() -> None:
     assert reader.next() == bytes(4_000_000)
 
 
+def test_a_short_message_after_a_long_one_is_not_waited_for_longer_than_itself() -> None:
+    reader = MessageReader(4_194_304, Shelf(Limits()))
+    wire = message(bytes(1_000)) + message(b"short")
+    reader.feed(wire, 0, 10)
+    assert reader.next() is None
+    reader.settle()
+    reader.feed(wire, 10, len(wire) - 3)
+    assert reader.next() == bytes(1_000)  # the receiver pauses here: it does not ask for the next one
+    reader.settle()
+    reader.feed(wire, len(wire) - 3, len(wire))
+    assert reader.next() == b"short"
+
+
 def test_a_reset_in_the_midst_of_a_queue_drops_it() -> None:
     wire = Wire()
     wire.send(wire.request())

@@ -1,6 +1,6 @@
 """Properties of the sans-IO layers: caches agree with plain coders, splits do not matter, no byte is lost."""
 
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 import pytest
 from hpack import Decoder, Encoder, HPACKError
@@ -137,19 +137,31 @@ def test_any_bytes_in_any_split_end_alike_and_never_raise(data: bytes, cuts: lis
 @given(
     st.lists(st.tuples(st.binary(max_size=400), st.booleans()), max_size=8),
     st.lists(st.integers(0, 3_000), max_size=10),
+    st.lists(st.integers(0, 3), max_size=10),
 )
-def test_messages_survive_any_split(messages: list[tuple[bytes, bool]], cuts: list[int]) -> None:
+def test_messages_survive_any_split(
+    messages: list[tuple[bytes, bool]], cuts: list[int], wishes: list[int]
+) -> None:
+    """Whoever reads may stop after any message, and ask for the next one only when more has arrived."""
     stream = b"".join(
         message(deflate(payload), 1) if packed else message(payload) for payload, packed in messages
     )
     reader = MessageReader(1_000, Shelf(Limits()), b"gzip")
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
-    read = []
-    for start, stop in pairwise(places):
-        reader.feed(stream, start, stop)
-        while (payload := reader.next()) is not None:
+    read: list[bytes] = []
+
+    def take(most: int) -> None:
+        for _ in range(most):
+            payload = reader.next()
+            if payload is None:
+                break
             read.append(payload)
         reader.settle()
+
+    for (start, stop), most in zip(pairwise(places), chain(wishes, repeat(9)), strict=False):
+        reader.feed(stream, start, stop)
+        take(most)
+    take(9)
     assert read == [payload for payload, _ in messages]
     assert reader.empty
 

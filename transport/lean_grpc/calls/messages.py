@@ -89,6 +89,8 @@ class MessageReader:
             return None
         start = self._at + PREFIX_SIZE
         self._at = start + length
+        # Of the next message nothing is known, and `next` may be asked only once more has come.
+        self._wanted = PREFIX_SIZE
         payload = self._buffer[start : self._at]
         return self._decompress(flag, payload) if flag else payload
 
