@@ -22,6 +22,8 @@ from lean_service import (
     sync_handlers,
 )
 
+# Or grpcio shares its port with whatever process asks for the same one.
+ALONE = [("grpc.so_reuseport", 0)]
 KINDS = ["lean", "lean-tls", "lean-unix", "aio", "aio-tls", "threads"]
 
 
@@ -39,22 +41,22 @@ async def channel(request: pytest.FixtureRequest, served: Any, tmp_path: Any) ->
         target = f"localhost:{served.tls_port}"
         tls = client_context(authorities=served.certificate / CERTIFICATE)
     elif kind == "threads":
-        threads = grpc.server(futures.ThreadPoolExecutor(4))
+        threads = grpc.server(futures.ThreadPoolExecutor(4), options=ALONE)
         threads.add_generic_rpc_handlers((sync_handlers(stop),))
         target = f"127.0.0.1:{threads.add_insecure_port('127.0.0.1:0')}"
         threads.start()
         closers.append(lambda: asyncio.to_thread(threads.stop(None).wait))
     else:
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=ALONE)
         server.add_generic_rpc_handlers((aio_handlers(),))
         if kind == "aio-tls":
             certificate, key = make_self_signed(("localhost",))
             credentials = grpc.ssl_server_credentials([(key, certificate)])
-            port = server.add_secure_port("localhost:0", credentials)
+            port = server.add_secure_port("127.0.0.1:0", credentials)
             tls = client_context(verify=False)
         else:
-            port = server.add_insecure_port("localhost:0")
-        target = f"localhost:{port}"
+            port = server.add_insecure_port("127.0.0.1:0")
+        target = f"127.0.0.1:{port}"
         await server.start()
         closers.append(lambda: server.stop(None))
     async with Channel(target, tls=tls) as made:
