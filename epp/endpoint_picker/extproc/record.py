@@ -1,5 +1,6 @@
 """What is known of one exchange when it is over, for metrics and explain. Plain values; times in seconds."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -84,8 +85,8 @@ class Observer(Protocol):
         """Note a decision (picked or refused) and the time that it took."""
         ...
 
-    def gap(self, record: Record, seconds: float) -> None:
-        """Note the time between two pieces of a streamed response."""
+    def gap_counter(self, record: Record) -> Callable[[float], None]:
+        """Return what takes the times between two pieces of this streamed response; asked for once."""
         ...
 
     def ended(self, record: Record) -> None:

@@ -74,6 +74,7 @@ class Exchange:
         "_clock",
         "_headers",
         "_held",
+        "_note_gap",
         "_observer",
         "_pick",
         "_request",
@@ -107,6 +108,7 @@ class Exchange:
         self._backlog: Iterator[bytes] | None = None
         self._pick: Pick | None = None
         self._usage: UsageReader | None = None
+        self._note_gap: Callable[[float], None] | None = None
         self._body_unseen = False  # the proxy does not show response bodies: their end is the stream's
         self.status: Status | None = None
         self.record = Record(now)
@@ -344,7 +346,9 @@ class Exchange:
             if self._pick is not None:
                 self._router.first_token(self._pick)
         elif record.streaming:
-            self._observer.gap(record, now - record.last_byte_at)
+            if self._note_gap is None:
+                self._note_gap = self._observer.gap_counter(record)
+            self._note_gap(now - record.last_byte_at)
         record.last_byte_at = now
         if self._usage is not None:
             self._usage.feed(chunk)

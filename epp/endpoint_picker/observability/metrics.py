@@ -168,9 +168,9 @@ class PickerMetrics:
         if outcome is Outcome.PICKED:
             self._of(record).running.value += 1
 
-    def gap(self, record: Record, seconds: float) -> None:
-        """Count the time between two pieces of a response."""
-        self._of(record).timings.gap.observe(seconds)
+    def gap_counter(self, record: Record) -> Callable[[float], None]:
+        """Return what counts the times between two pieces of a response."""
+        return self._of(record).timings.gap.observe
 
     def ended(self, record: Record) -> None:
         """Count everything that is known at the end."""

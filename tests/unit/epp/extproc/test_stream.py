@@ -1,6 +1,7 @@
 """The life of a request: every case that a proxy can bring about, without a transport."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -34,8 +35,8 @@ class Tally:
     def decided(self, record: Record, seconds: float) -> None:
         self.decisions.append(record.outcome)
 
-    def gap(self, record: Record, seconds: float) -> None:
-        self.gaps.append(seconds)
+    def gap_counter(self, record: Record) -> Callable[[float], None]:
+        return self.gaps.append
 
     def ended(self, record: Record) -> None:
         self.records.append(record)
