@@ -140,6 +140,15 @@ async def test_a_body_of_20_mb_is_served(stage: Stage, tls: bool) -> None:
     await stage.settled()
 
 
+@either_way
+async def test_large_responses_arrive_whole(stage: Stage, tls: bool) -> None:
+    await stage.start(tls=tls)
+    bodies = [streaming(3_000_000 + 977 * seed, seed) for seed in range(4)]
+    back = await asyncio.gather(*(streamed(stage.client, stage.url, body) for body in bodies))
+    assert back == bodies
+    await stage.settled()
+
+
 async def test_a_model_server_sees_none_of_the_control_headers(stage: Stage) -> None:
     await stage.start(servers=1)
     sent = {"x-gateway-destination-endpoint": "127.0.0.9:1", "x-prefiller-host-port": "127.0.0.9:2"}
