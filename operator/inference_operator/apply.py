@@ -164,6 +164,8 @@ class Applier:
 def _finding(kind: Kind, name: str, error: ApiError) -> Finding:
     if error.status == 409 and error.reason == "Conflict":
         return reasons.FIELD_CONFLICT.say(kind=kind.kind, name=name, message=error.message)
+    if error.status == 422 and "field is immutable" in error.message:
+        return reasons.UNCHANGEABLE.say(kind=kind.kind, name=name, message=error.message)
     return reasons.APPLY_FAILED.say(kind=kind.kind, name=name, message=error.message or error.reason)
 
 

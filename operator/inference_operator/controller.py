@@ -21,7 +21,7 @@ from inference_operator.handlers import Watch
 from inference_operator.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.observe import Reader
 from inference_operator.ownership import Stance
-from inference_operator.passes import Pass
+from inference_operator.passes import Pass, Result
 from inference_operator.pods import PodWatches
 from inference_operator.queue import WorkQueue
 from inference_operator.report import Reporter
@@ -149,7 +149,7 @@ class Controller:
             return
         metrics.PASSES.labels("wrote" if result.wrote else "quiet").inc()
         again = None if result.recheck_after is None else now + result.recheck_after
-        self._queue.done(key, again, not_before=self._truce(key, result.repaired, now))
+        self._queue.done(key, again, not_before=self._truce(key, result, now))
 
     def _complain(self, error: ApiUnavailable) -> None:
         """Log now and then that the API server is away: every pool would say the same."""
@@ -166,12 +166,14 @@ class Controller:
             self._stances[key] = stance
             metrics.POOLS.labels(stance.value).inc()
 
-    def _truce(self, key: PoolKey, repaired: bool, now: float) -> float | None:
+    def _truce(self, key: PoolKey, result: Result, now: float) -> float | None:
         """Return until when to let the pool be, or None."""
-        if not repaired:
-            self._truces.quiet(key)
+        if result.stance is None:
+            self._truces.forget(key)
+        if not result.repaired:
+            self._truces.quiet(key, now)
             return None
-        pause = self._truces.repaired(key)
+        pause = self._truces.repaired(key, now)
         if not pause:
             return None
         log.warning(

@@ -99,6 +99,11 @@ ACCESS_DENIED: Final = Reason(
 )
 KIND_NOT_INSTALLED: Final = Reason("KindNotInstalled", "{kind} is not installed: apply its CRD.")
 APPLY_FAILED: Final = Reason("ApplyFailed", "{kind} {name} could not be applied: {message}")
+UNCHANGEABLE: Final = Reason(
+    "ApplyFailed",
+    "{kind} {name} has a field that cannot be changed: delete it, and Headroom makes it anew. The API server "
+    "says: {message}",
+)
 FIELD_CONFLICT: Final = Reason(
     "FieldConflict",
     "{kind} {name} has fields that somebody else manages and Headroom does not force: {message}",

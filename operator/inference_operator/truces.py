@@ -1,13 +1,19 @@
-"""Growing pauses for a pool that somebody changes back each time it is repaired. Pure."""
+"""Growing pauses for a pool that somebody changes back each time it is repaired. Pure.
+
+Only time tells the end of a fight: the quiet passes between two repairs say nothing, for every event of a
+Deployment makes one.
+"""
 
 from typing import Final
 
 from inference_operator.kinds import PoolKey
 
-FREE_REPAIRS: Final = 5
-"""Repairs in a row, without one quiet pass between them, that are made at once."""
+FREE_REPAIRS: Final = 10
+"""Repairs in a row that are made at once."""
 LONGEST_PAUSE: Final = 60.0
 """Seconds; the pause doubles with every further repair up to this."""
+FORGIVEN_AFTER: Final = 2 * LONGEST_PAUSE
+"""Seconds without a repair after which the next one is the first again."""
 
 
 class Truces:
@@ -16,14 +22,22 @@ class Truces:
     __slots__ = ("_repairs",)
 
     def __init__(self) -> None:
-        self._repairs: dict[PoolKey, int] = {}
+        self._repairs: dict[PoolKey, tuple[int, float]] = {}
 
-    def quiet(self, key: PoolKey) -> None:
-        """A pass found nothing to repair."""
-        self._repairs.pop(key, None)
+    def quiet(self, key: PoolKey, now: float) -> None:
+        """A pass at that time, in seconds of any monotonic clock, found nothing to repair."""
+        _, last = self._repairs.get(key, (0, now))
+        if now - last >= FORGIVEN_AFTER:
+            self.forget(key)
 
-    def repaired(self, key: PoolKey) -> float:
+    def repaired(self, key: PoolKey, now: float) -> float:
         """A pass repaired something; return for how many seconds to let the pool be now."""
-        count = self._repairs[key] = self._repairs.get(key, 0) + 1
-        excess = count - FREE_REPAIRS
+        self.quiet(key, now)
+        count, _ = self._repairs.get(key, (0, now))
+        self._repairs[key] = (count + 1, now)
+        excess = count + 1 - FREE_REPAIRS
         return 0.0 if excess <= 0 else min(LONGEST_PAUSE, 2.0 ** min(excess, 16))
+
+    def forget(self, key: PoolKey) -> None:
+        """The fight is over, or the pool is gone."""
+        self._repairs.pop(key, None)

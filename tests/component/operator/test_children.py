@@ -248,3 +248,13 @@ def accepted(space: Space, name: str) -> tuple[str, str]:
 
 def one_container() -> dict[str, object]:
     return {"containers": [{"name": "c", "image": "model:1"}]}
+
+
+def test_an_object_that_cannot_be_changed_is_to_be_deleted(space: Space) -> None:
+    space.create("pool", pool("llm"))
+    taken_up(space, "llm")
+    space.merge("config", "llm-epp-priorities", {"immutable": True})
+    space.create("objective", objective("gold", "llm", 5))
+    eventually(lambda: "delete it" in space.condition("llm", "ResolvedRefs")[2])
+    space.delete("config", "llm-epp-priorities")
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
