@@ -310,10 +310,21 @@ def build_router(
     that a picker starts, serves and reports instead of crashing in a loop. `clock` is monotonic, in seconds.
     """
     registry = registry or Registry.installed()
+    _rehearse(registry)
     router = PoolRouter(build("", registry), registry, clock=clock, rng=rng or np.random.default_rng())
     router.apply_config(config_text)
     router.apply_priorities(priorities_text)
     return router
+
+
+def _rehearse(registry: Registry) -> None:
+    """Decide once for nobody: the first decision of a process costs milliseconds, as numpy sets itself up."""
+    router = PoolRouter(build("", registry), registry, clock=time.monotonic, rng=np.random.default_rng(0))
+    router.replace_endpoints([Endpoint(name, "", "127.0.0.1", port) for name, port in (("a", 1), ("b", 2))])
+    router.table.waiting[0] = router.table.running[0] = router.table.kv_usage[0] = 0.0
+    prompt = bytes(2 * router.table.block_tokens * BYTES_PER_TOKEN)
+    for _ in range(2):
+        router.route(InferenceRequest(request_id="", prompt=prompt), None)
 
 
 def _number(value: np.float64) -> float | None:

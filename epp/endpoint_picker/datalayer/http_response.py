@@ -9,6 +9,8 @@ from typing import Final
 MAX_HEAD: Final = 16_384
 #: Longest chunk-size line or trailer block.
 _MAX_LINE: Final = 1024
+#: Most chunks of a body: each costs some microseconds, and the peer chooses how many there are.
+MAX_CHUNKS: Final = 4096
 
 
 class ResponseError(Exception):
@@ -18,7 +20,17 @@ class ResponseError(Exception):
 class ResponseReader:
     """Reads one response after the other of a kept-alive connection."""
 
-    __slots__ = ("_buffer", "_chunks", "_head_seen", "_left", "_limit", "_need", "_size", "keep_alive")
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_chunks_seen",
+        "_head_seen",
+        "_left",
+        "_limit",
+        "_need",
+        "_size",
+        "keep_alive",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -33,6 +45,7 @@ class ResponseReader:
         self._left = 0
         """Bytes to come of the chunk under way, its line break included."""
         self._chunks: list[bytes] = []
+        self._chunks_seen = 0
         self._size = 0
         self.keep_alive = True
 
@@ -137,6 +150,9 @@ class ResponseReader:
                 return self._trailer(buffer, at, line_end)
             if self._size + size > self._limit:
                 raise ResponseError("body too long")
+            self._chunks_seen += 1
+            if self._chunks_seen > MAX_CHUNKS:
+                raise ResponseError("too many chunks")
             self._left = size + 2
             at = line_end + 2
         return None

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 #: Series of one name that are read; a page with more is a page of nonsense.
 MAX_SERIES: Final = 64
+#: Series with a longer name that are passed over on the way to one; a page with more is a page of nonsense.
+MAX_NAMESAKES: Final = 1024
 #: Longest line that is read.
 MAX_LINE: Final = 16_384
 #: Counts beyond this are not believed, only taken as very many.
@@ -196,7 +198,10 @@ class _Finder:
 
     def _next(self, page: bytes, start: int) -> int:
         needle = self._needle
-        while (at := page.find(needle, start)) >= 0:
+        for _ in range(MAX_NAMESAKES):
+            at = page.find(needle, start)
+            if at < 0:
+                return -1
             after = page[at + len(needle) : at + len(needle) + 1]
             if after in (b"{", b" ", b"\t"):
                 return at

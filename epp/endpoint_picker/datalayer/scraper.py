@@ -29,6 +29,8 @@ MAX_IN_FLIGHT: Final = 256
 #: Scrapes a second, over all endpoints: about a quarter of a core. In a pool so large that an interval does
 #: not reach for all, each is asked less often, in turn, and the ledger fills the time between.
 MAX_PER_SECOND: Final = 4000
+#: Bytes that are read of one server: one with a longer page than vLLM's is asked less often.
+MAX_BYTES_PER_SECOND: Final = 4 << 20
 #: Pauses after failures in a row: the first, and the longest.
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
@@ -210,7 +212,7 @@ class _Target:
         self.asked_at: float | None = None
         """When the request under way was started; None while there is none."""
         self.due = 0.0
-        """When to ask again after a failure; otherwise every tick."""
+        """When to ask again after a failure or a very long page; otherwise every tick."""
 
     def ask(self, now: float) -> None:
         """Send a request, over a new connection where there is none."""
@@ -299,6 +301,7 @@ class _Target:
         self.asked_at = None
         self._owner.ended()
         self._pause = FIRST_PAUSE_S
+        self.due = asked_at + len(page) / MAX_BYTES_PER_SECOND
         self._owner.write(self._row, reading, asked_at)
         if not self._response.keep_alive:
             self.close()

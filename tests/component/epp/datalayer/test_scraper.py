@@ -300,3 +300,23 @@ async def test_a_pool_beyond_the_limit_is_asked_in_turn() -> None:
     async with model_server(counting) as one, model_server(counting) as two, model_server(counting) as three:
         async with raw_server(hang) as stuck, scraping_of(stuck, one, two, three, max_in_flight=2):
             await until(lambda: min(asked.count(f"127.0.0.1:{port}") for port in (one, two, three)) >= 3)
+
+
+async def test_a_server_with_a_very_long_page_is_asked_less_often() -> None:
+    asked = {"long": 0, "short": 0}
+
+    def serving(kind: str, padding: int) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(_request: web.Request) -> web.Response:
+            asked[kind] += 1
+            return web.Response(text=PAGE.format(waiting=3) + "# pad\n" * (padding // 6))
+
+        return answer
+
+    # The short page comes 50 times in a second or more; of the long one a second brings at most two.
+    async with model_server(serving("long", 3 << 20)) as long, model_server(serving("short", 0)) as short:
+        async with scraping_of(long, short) as (_, table, _ledger):
+            async with asyncio.timeout(20):
+                while asked["short"] < 30 or not asked["long"]:
+                    await asyncio.sleep(0.005)
+            assert table.waiting[row_of(table, long)] == 3
+    assert asked["long"] * 3 < asked["short"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint_picker.datalayer.http_response import ResponseError, ResponseReader
+from endpoint_picker.datalayer.http_response import MAX_CHUNKS, ResponseError, ResponseReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 LIMIT = 1000
@@ -105,3 +105,10 @@ def test_no_bytes_break_the_reader(noise: bytes) -> None:
             ResponseReader(LIMIT).feed(start + noise)
         except ResponseError:
             continue
+
+
+def test_a_body_comes_in_a_bounded_number_of_chunks() -> None:
+    whole = chunked(*[b"x"] * MAX_CHUNKS)
+    assert ResponseReader(1 << 20).feed(whole) == b"x" * MAX_CHUNKS
+    with pytest.raises(ResponseError, match="too many chunks"):
+        ResponseReader(1 << 20).feed(chunked(*[b"x"] * (MAX_CHUNKS + 1)))

@@ -136,3 +136,9 @@ def test_no_page_breaks_the_reader(before: bytes, after: bytes) -> None:
         reading = reader.read(page)
         assert not reading.waiting < 0
         assert not reading.kv_usage > 1
+
+
+def test_series_whose_names_only_begin_alike_are_passed_over_but_not_without_end() -> None:
+    wanted = b"\nvllm:num_requests_waiting 3\n"
+    assert read(b"\nvllm:num_requests_waiting_by 1" * 100 + wanted).waiting == 3
+    assert math.isnan(read(b"\nvllm:num_requests_waiting_by 1" * 10_000 + wanted).waiting)
