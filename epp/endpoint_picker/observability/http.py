@@ -12,6 +12,9 @@ from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WINDOW_S, Decisions
 
 _STOP_GRACE_S: Final = 1.0
+#: Connections at a time; one more ends the oldest, so that idle ones neither use up the process's descriptors
+#: nor keep probes out.
+MAX_CONNECTIONS: Final = 128
 
 
 class HttpServer:
@@ -29,6 +32,7 @@ class HttpServer:
         self._state = state
         self._decisions = decisions
         self._window: asyncio.TimerHandle | None = None
+        self._listener: asyncio.Server | None = None
         app = web.Application(client_max_size=1024)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -40,15 +44,25 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen (port 0: any) and return the port. OSError when it cannot be bound."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        bound: int = self._runner.addresses[0][1]
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._accept, host, port, backlog=MAX_CONNECTIONS)
+        bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         """Close the port."""
         self._close_window()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - there is one from `setup` on
+        connections = server.connections
+        if len(connections) >= MAX_CONNECTIONS:
+            connections[0].force_close()
+        return server()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         body = generate_latest(self._registry)

@@ -1,0 +1,29 @@
+"""The HTTP port under clients that open connections and leave them."""
+
+import asyncio
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from endpoint_picker.health import Health
+from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.observability.http import MAX_CONNECTIONS, HttpServer
+
+HOST = "127.0.0.1"
+
+
+async def test_idle_connections_make_room_for_new_ones() -> None:
+    server = HttpServer(Health(), CollectorRegistry(), dict, Decisions())
+    port = await server.start(HOST, 0)
+    idle = []
+    try:
+        for _ in range(MAX_CONNECTIONS):
+            idle.append(await asyncio.open_connection(HOST, port))
+        async with aiohttp.ClientSession() as client, client.get(f"http://{HOST}:{port}/healthz") as answer:
+            assert answer.status == 200
+        oldest, _ = idle[0]
+        assert await asyncio.wait_for(oldest.read(), 20) == b""
+    finally:
+        for _, writer in idle:
+            writer.close()
+        await server.stop()
