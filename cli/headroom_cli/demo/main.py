@@ -70,7 +70,7 @@ def up(directory: Path) -> int:
         show_objects(stage)
     except DemoError as error:
         raise DemoError(
-            f"{error}. Logs are in {directory}/logs; `make demo-down` ends what is up."
+            f"{error}. Logs are in {directory}/logs; `{_end_command(directory)}` ends what is up."
         ) from error
     base = stage.proxy_url()
     progress(
@@ -83,9 +83,13 @@ The demo stays up. Talk to it:
   export KUBECONFIG={stage.cluster.kubeconfig.absolute()}
   kubectl get inferencepools,endpointpickers,pods
 
-End it with: make demo-down"""
+End it with: {_end_command(directory)}"""
     )
     return 0
+
+
+def _end_command(directory: Path) -> str:
+    return "make demo-down" if directory == DEFAULT_DIRECTORY else f"headroom demo down --dir {directory}"
 
 
 def check(directory: Path) -> int:
