@@ -135,8 +135,11 @@ def picker_cluster(host: str, port: int) -> Config:
         ],
         "outlier_detection": {
             "interval": "0.2s",
-            "base_ejection_time": "0.5s",
-            "max_ejection_time": "1s",
+            # Only a health check that succeeds brings it back, and does so at once. Time alone must not: a
+            # picker that is still away would cost a request in each worker again.
+            "base_ejection_time": "60s",
+            "max_ejection_time": "60s",
+            "successful_active_health_check_uneject_host": True,
             "max_ejection_percent": 100,
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 1,
