@@ -18,8 +18,14 @@ from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figu
 from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import Settings
+from inference_api.offered import OfferedText, Uses
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_INSTEAD: Final = {
+    Uses.LAST_GOOD: "the last good one stays in use",
+    Uses.DEFAULT: "the default is in use",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -107,17 +113,25 @@ class Picker:
             self.scraper.use(self.router.config.scrape)
             _log.info("configuration in use", extra={"warnings": list(self.router.config.warnings)})
         else:
-            _log.error(
-                "configuration refused, the last one stays", extra={"reason": self.router.config_error}
-            )
+            self._complain("configuration", self.router.offered.config)
 
     def _priorities(self, text: str) -> None:
         if self.router.apply_priorities(text):
             _log.info("priorities in use")
         else:
-            _log.error(
-                "priorities refused, the last ones stay", extra={"reason": self.router.priorities_error}
-            )
+            self._complain("priorities", self.router.offered.priorities)
+
+    def _complain(self, what: str, refused: OfferedText) -> None:
+        _log.error("%s refused, %s", what, _INSTEAD[refused.uses], extra={"reason": refused.error})
+
+    def complain_of_files(self) -> None:
+        """Say which of the texts that were there at the start is refused."""
+        for what, text in (
+            ("configuration", self.router.offered.config),
+            ("priorities", self.router.offered.priorities),
+        ):
+            if text.error:
+                self._complain(what, text)
 
 
 def _text(path: Path) -> str:
@@ -166,7 +180,7 @@ async def run(settings: Settings) -> None:
             "address": settings.bind_address,
             "grpc_port": settings.grpc_port,
             "tls": settings.secure_serving,
-            "config_error": picker.router.config_error,
         },
     )
+    picker.complain_of_files()
     await picker.run()

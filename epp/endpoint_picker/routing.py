@@ -22,6 +22,7 @@ from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal
 from endpoint_picker.scheduling.plugin import RandomSource
+from inference_api.offered import Offered, OfferedText
 from inference_api.priority_table import PriorityTable
 
 #: Format of the priority table that this version reads.
@@ -44,14 +45,13 @@ class PoolRouter:
         "_priorities",
         "_registry",
         "_rng",
-        "config_error",
         "config_loads",
         "decisions",
         "index",
         "ledger",
         "matched_blocks",
+        "offered",
         "picked",
-        "priorities_error",
         "priorities_loads",
         "prompt_blocks",
         "refused_no_endpoints",
@@ -71,11 +71,10 @@ class PoolRouter:
         self._listeners: list[Callable[[], None]] = []
         self._priorities: dict[str, int] = {}
         self._config_text = ""
-        self.config_error = ""
-        """What is wrong with the configuration offered last; "" when it is the one in use."""
+        self.offered = Offered()
+        """The configuration and the priorities offered last, and what is wrong with them."""
         self.config_loads = 0
-        """Configurations taken into use."""
-        self.priorities_error = ""
+        """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
         self.decisions = Decisions()
         """While it records, `Pick.scores` is filled, at about the cost of a second decision."""
@@ -147,33 +146,27 @@ class PoolRouter:
         """
         if self.config_loads and not self.config_error and text == self._config_text:
             return True
+        error = ""
         try:
-            config = build(text, self._registry)
-        except ConfigError as error:
-            self.config_error = str(error)
-            return False
-        self._use(config)
-        self._config_text = text
-        self.config_error = ""
-        self.config_loads += 1
-        return True
+            self._use(build(text, self._registry))
+        except ConfigError as fault:
+            error = str(fault)
+        else:
+            self._config_text = text
+        judged = OfferedText.judged(text, error, replaced=self.config_loads > 0)
+        self.offered = self.offered.model_copy(update={"config": judged})
+        self.config_loads += not error
+        return not error
 
     def apply_priorities(self, text: str) -> bool:
         """Take a priority table (JSON) into use; a faulty one changes nothing but `priorities_error`."""
-        try:
-            table = PriorityTable.model_validate_json(text) if text.strip() else PriorityTable()
-        except ValidationError as error:
-            self.priorities_error = str(from_validation(error))
-            return False
-        if table.version > PRIORITY_TABLE_VERSION:
-            self.priorities_error = (
-                f"version: {table.version} is newer than {PRIORITY_TABLE_VERSION}; upgrade the picker"
-            )
-            return False
-        self._priorities = {name: entry.priority for name, entry in table.objectives.items()}
-        self.priorities_error = ""
-        self.priorities_loads += 1
-        return True
+        table, error = _priority_table(text)
+        if not error:
+            self._priorities = {name: entry.priority for name, entry in table.objectives.items()}
+        judged = OfferedText.judged(text, error, replaced=self.priorities_loads > 0)
+        self.offered = self.offered.model_copy(update={"priorities": judged})
+        self.priorities_loads += not error
+        return not error
 
     # What it tells.
 
@@ -181,6 +174,16 @@ class PoolRouter:
     def config(self) -> PickerConfig:
         """Return the configuration in use."""
         return self._config
+
+    @property
+    def config_error(self) -> str:
+        """Return what is wrong with the configuration offered last; "" when it is the one in use."""
+        return self.offered.config.error
+
+    @property
+    def priorities_error(self) -> str:
+        """Return what is wrong with the priorities offered last; "" when they are those in use."""
+        return self.offered.priorities.error
 
     def ready_addresses(self) -> tuple[str, ...]:
         """Return "ip:port" of every ready endpoint, in row order."""
@@ -216,6 +219,7 @@ class PoolRouter:
     def state(self) -> dict[str, Any]:
         """Return everything that is known, as JSON values; for people, not for the hot path."""
         profile = self._config.profile
+        offered = self.offered.model_dump(mode="json")
         return {
             "endpoints": [self._row_state(row) for row in self.table.occupied()],
             "inFlight": self.ledger.held,
@@ -226,11 +230,11 @@ class PoolRouter:
                 "scorers": {each.name: each.weight for each in profile.scorers},
             },
             "config": {
-                "error": self.config_error,
+                **offered["config"],
                 "warnings": list(self._config.warnings),
                 "loads": self.config_loads,
             },
-            "priorities": {"error": self.priorities_error, "table": dict(self._priorities)},
+            "priorities": {**offered["priorities"], "table": dict(self._priorities)},
             "prefixIndex": {"entries": self.index.entries, "blockTokens": self.table.block_tokens},
         }
 
@@ -315,6 +319,18 @@ def build_router(
     router.apply_config(config_text)
     router.apply_priorities(priorities_text)
     return router
+
+
+def _priority_table(text: str) -> tuple[PriorityTable, str]:
+    """Return the table and ""; an empty one and what is wrong with the text."""
+    try:
+        table = PriorityTable.model_validate_json(text) if text.strip() else PriorityTable()
+    except ValidationError as error:
+        return PriorityTable(), str(from_validation(error))
+    if table.version > PRIORITY_TABLE_VERSION:
+        newer = f"version: {table.version} is newer than {PRIORITY_TABLE_VERSION}; upgrade the picker"
+        return PriorityTable(), newer
+    return table, ""
 
 
 def _rehearse(registry: Registry) -> None:

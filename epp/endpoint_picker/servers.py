@@ -27,6 +27,7 @@ from endpoint_picker.request import Router
 from endpoint_picker.settings import Settings
 from endpoint_picker.tls import follow, mounted_pair
 from endpoint_picker.transport import LIMITS
+from inference_api.offered import Offered
 from lean_grpc import Server, self_signed_server
 
 #: Time between NOT_SERVING and GOAWAY, so that proxies and EndpointSlices have followed.
@@ -54,6 +55,11 @@ class PoolView(Router, Protocol):
         """Return "ip:port" of every ready endpoint."""
         ...
 
+    @property
+    def offered(self) -> Offered:
+        """Return what is said of the configuration and the priorities offered last."""
+        ...
+
     def state(self) -> dict[str, Any]:
         """Return everything that is known, as JSON values."""
         ...
@@ -76,7 +82,7 @@ class PickerServers:
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self._http = HttpServer(self.health, registry, self._state, pool.decisions)
+        self._http = HttpServer(self.health, registry, self._state, lambda: pool.offered, pool.decisions)
         self._grpc = Server(limits=LIMITS)
         self._grpc.add(PROCESS_METHOD, process_route(pool, self.budget, self.metrics, time.monotonic))
         for path, factory in eds_routes(self.feed).items():

@@ -1,4 +1,4 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /debug/state, /debug/decisions."""
+"""The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/decisions."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WINDOW_S, Decisions
+from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
 #: Connections at a time; one more ends the oldest, so that idle ones neither use up the process's descriptors
@@ -25,11 +26,13 @@ class HttpServer:
         health: Health,
         registry: CollectorRegistry,
         state: Callable[[], dict[str, Any]],
+        offered: Callable[[], Offered],
         decisions: Decisions,
     ) -> None:
         self._health = health
         self._registry = registry
         self._state = state
+        self._offered = offered
         self._decisions = decisions
         self._window: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
@@ -37,6 +40,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
+        app.router.add_get(OFFERED_PATH, self._debug_config)
         app.router.add_get("/debug/state", self._debug_state)
         app.router.add_get("/debug/decisions", self._debug_decisions)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
@@ -76,6 +80,10 @@ class HttpServer:
             return web.Response(text="ok\n")
         reason = "draining" if self._health.draining else "the pool's endpoints are not known yet"
         return web.Response(status=503, text=f"not ready: {reason}\n")
+
+    async def _debug_config(self, _request: web.Request) -> web.Response:
+        """Say how the texts stand that the operator gave: small and cheap, whatever the pool's size."""
+        return web.json_response(text=self._offered().model_dump_json())
 
     async def _debug_state(self, _request: web.Request) -> web.Response:
         return web.json_response(self._state())

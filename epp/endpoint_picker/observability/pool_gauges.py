@@ -49,11 +49,12 @@ def add_pool_gauges(metrics: PickerMetrics, pool: str, router: PoolRouter, scrap
     metrics.read("prefix_indexer_size", "Entries of the prefix index.", lambda: router.index.entries)
     metrics.read("datalayer_scrapes", "Metrics pages read.", lambda: scraper.scrapes)
     metrics.read("datalayer_scrape_failures", "Scrapes without a page.", lambda: scraper.failures)
-    metrics.read("config_valid", "1 when the configuration offered last is in use.", lambda: _ok(router))
-
-
-def _ok(router: PoolRouter) -> float:
-    return 0.0 if router.config_error or router.priorities_error else 1.0
+    metrics.read(
+        "config_valid", "1: the configuration offered last is in use.", lambda: not router.config_error
+    )
+    metrics.read(
+        "priorities_valid", "1: the priorities offered last are in use.", lambda: not router.priorities_error
+    )
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -8,12 +8,13 @@ from prometheus_client import CollectorRegistry
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import MAX_CONNECTIONS, HttpServer
+from inference_api.offered import Offered
 
 HOST = "127.0.0.1"
 
 
 async def test_idle_connections_make_room_for_new_ones() -> None:
-    server = HttpServer(Health(), CollectorRegistry(), dict, Decisions())
+    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, Decisions())
     port = await server.start(HOST, 0)
     idle = []
     try:

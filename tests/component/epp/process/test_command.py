@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2 as _health
 import ext_proc as wire
 from endpoint_picker.eds import STREAM_METHOD, TYPE_URL
 from endpoint_picker.extproc.handler import PROCESS_METHOD
+from inference_api.offered import Offered, Uses, text_mark
 
 endpoint_pb2: Any = _endpoint
 discovery_pb2: Any = _discovery
@@ -182,6 +183,25 @@ async def test_it_serves_tls_with_h2_by_default(tmp_path: Path) -> None:
         _, writer = await asyncio.open_connection(HOST, process.grpc, ssl=context)
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
         writer.transport.abort()
+
+
+async def test_a_start_with_a_refused_configuration_says_that_the_default_is_in_use(tmp_path: Path) -> None:
+    text = "plugins: [{type: no-such-scorer}]"
+    (tmp_path / "config.yaml").write_text(text)
+    files = (
+        "--endpoints-file",
+        str(write_endpoints(tmp_path)),
+        "--config-file",
+        str(tmp_path / "config.yaml"),
+    )
+    async with picker(tmp_path, *files) as process:
+        await process.until("/readyz", 200)
+        told = Offered.model_validate_json((await process.get("/debug/config"))[1])
+        assert (told.config.mark, told.config.uses) == (text_mark(text), Uses.DEFAULT)
+        assert "no-such-scorer" in told.config.error
+        (line,) = [entry for entry in process.log() if "refused" in entry["message"]]
+        assert line["message"] == "configuration refused, the default is in use"
+        assert "no-such-scorer" in line["reason"]
 
 
 async def test_until_the_pool_is_known_it_is_alive_not_ready_and_takes_no_requests(tmp_path: Path) -> None:

@@ -43,3 +43,6 @@ def test_single_endpoints_and_averages() -> None:
     assert value("config_valid") == 1
     router.apply_config("kind: Nonsense")
     assert value("config_valid") == 0
+    assert value("priorities_valid") == 1
+    router.apply_priorities("[]")
+    assert value("priorities_valid") == 0

@@ -13,6 +13,7 @@ from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
 from endpoint_picker.routing import PoolRouter, build_router
+from inference_api.offered import OfferedText, Uses, text_mark
 
 SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
 
@@ -186,6 +187,7 @@ def test_a_faulty_priority_table_keeps_the_last_good_one(text: str) -> None:
     scraped(router, waiting=50)
     assert not router.apply_priorities(text)
     assert router.priorities_error
+    assert router.offered.priorities.mark == text_mark(text)
     assert refused(router, request(objective="batch")) is Outcome.SATURATED
     assert router.apply_priorities(SHEDDABLE)
     assert router.priorities_error == ""
@@ -196,15 +198,20 @@ def test_a_faulty_configuration_keeps_the_last_good_one() -> None:
     assert len(routed(router).destination.split(",")) == 2
     assert not router.apply_config("plugins: [{type: nothing-like-it}]")
     assert "plugins[0].type" in router.config_error
+    assert router.offered.config.uses is Uses.LAST_GOOD
     assert len(routed(router).destination.split(",")) == 2
     assert router.apply_config("")
-    assert router.config_error == ""
+    assert router.offered.config == OfferedText(mark=text_mark(""))
     assert len(routed(router).destination.split(",")) == 3
 
 
 def test_a_picker_starts_with_the_default_when_its_configuration_is_faulty() -> None:
     router = router_of(2, config="plugins: 3")
     assert "plugins" in router.config_error
+    assert router.offered.config.uses is Uses.DEFAULT
+    assert not router.apply_config("plugins: 4")
+    assert router.offered.config.uses is Uses.DEFAULT
+    assert router.offered.config.mark == text_mark("plugins: 4")
     assert routed(router).endpoint
     assert "queue-scorer" in router.state()["profile"]["scorers"]
 
