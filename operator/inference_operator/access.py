@@ -33,18 +33,24 @@ async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
     """Ask for every kind and verb. Raises ApiUnavailable when the API server does not answer."""
     served = await _served(api)
     objectives = next((kind for kind in OBJECTIVES if kind in served), None)
+    ignored = next((kind for kind in OBJECTIVES if kind in served and kind is not objectives), None)
+    if ignored is not None and _WATCH_VERBS & await _missing(api, ignored, namespaces):
+        ignored = None  # only to be counted: a right that is missing here is not worth a condition
     used = [POOL, PICKER, *CHILD_KINDS, POD, EVENT, *([objectives] if objectives else [])]
     rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
     watched = {kind for kind, missing in rights.items() if not _WATCH_VERBS & missing} - {EVENT, POD}
     # Seeing new CRDs at once is a convenience: without this right they are found in the next resync.
     if not _WATCH_VERBS & await _missing(api, CRD, ()):
         watched.add(CRD)
+    if ignored is not None:
+        watched.add(ignored)
     denied = sorted(f"{verb} {kind.resource}" for kind, missing in rights.items() for verb in missing)
     access = Access(
         served=frozenset(kind for kind in served if kind in used),
         denied=tuple(_spelled(denied)),
         blind=frozenset(kind for kind, missing in rights.items() if _KEEP_VERBS & missing),
         objectives=objectives,
+        ignored=ignored,
     )
     return Reach(access=access, watchable=frozenset(watched))
 

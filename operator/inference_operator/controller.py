@@ -15,6 +15,7 @@ from inference_operator import metrics
 from inference_operator.access import Reach, look
 from inference_operator.api import Api, ApiError, ApiUnavailable
 from inference_operator.apply import Applier
+from inference_operator.ask_picker import PickerAsker
 from inference_operator.cache import Cache
 from inference_operator.connection import Connection
 from inference_operator.handlers import Watch
@@ -53,8 +54,16 @@ class Controller:
         self._cache = Cache()
         self._watches = PodWatches(api, lambda key: self.wake(key, _GATHER))
         self._reader = Reader(api, self._cache, self._watches, settings)
+        # Less than a resync's interval, so that each resync asks.
+        again_after = settings.resync_interval / 2
+        self._asker = PickerAsker(api, lambda key: self.wake(key, _GATHER), again_after)
         self._pass = Pass(
-            self._reader, Applier(api, self._cache), Reporter(api, self._cache), api, self._cache
+            self._reader,
+            Applier(api, self._cache),
+            self._asker,
+            Reporter(api, self._cache),
+            api,
+            self._cache,
         )
         self._queue: WorkQueue[PoolKey] = WorkQueue()
         self._woken = asyncio.Event()
@@ -77,6 +86,7 @@ class Controller:
                     group.create_task(self._work())
         finally:
             await self._watches.close()
+            await self._asker.close()
             if self._watch is not None:
                 await self._watch.stop()
 

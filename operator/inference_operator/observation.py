@@ -12,6 +12,7 @@ from inference_api.endpoint_picker import EndpointPicker, EndpointPickerSpec
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import EndpointPickerRef, InferencePool
 from inference_operator.endpoints import EndpointTally
+from inference_operator.heard import Heard
 from inference_operator.kinds import Kind, Object, PoolKey
 from inference_operator.reasons import Finding
 from inference_operator.settings import Settings
@@ -41,6 +42,8 @@ class Access:
     """Kinds that cannot be listed, watched or patched: nothing of them is made, for it could not be kept."""
     objectives: Kind | None = None
     """The kind of InferenceObjective in use: the first of the groups that is served."""
+    ignored: Kind | None = None
+    """The same of the other group, where that is served too and may be read: no picker uses these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,13 @@ class Observation:
     rivals: tuple[Rival, ...] = ()
     objectives: tuple[InferenceObjective, ...] = ()
     """Objectives that point at this pool, by name."""
+    ignored_objectives: int = 0
+    """Objectives of `Access.ignored` that point at this pool."""
     endpoints: EndpointTally = field(default_factory=EndpointTally)
     picker_pods: tuple[Object, ...] = ()
     """Pods of our Deployments that are not ready; empty when all are."""
+    heard: Heard = field(default_factory=Heard)
+    """What the picker says of its configuration."""
     absent_for: float = 0.0
     """Seconds for which the picker Service is known to have been absent; 0 while it exists."""
     known_for: float = 0.0

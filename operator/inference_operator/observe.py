@@ -21,6 +21,7 @@ from inference_operator.kinds import (
     POD,
     POOL,
     SERVICE,
+    Kind,
     Object,
     PoolKey,
 )
@@ -77,7 +78,8 @@ class Reader:
             pool=pool,
             pool_object=body,
             children=self._children(key),
-            objectives=self._objectives(key),
+            objectives=self._objectives(key, self.access.objectives),
+            ignored_objectives=len(self._objectives(key, self.access.ignored)),
             access=self._access(),
         ).with_picker(self._cache.get(PICKER, namespace, name))
         if pool is None or pool.metadata.deletion_timestamp is not None:
@@ -103,9 +105,8 @@ class Reader:
             if ours(body, name)
         }
 
-    def _objectives(self, key: PoolKey) -> tuple[InferenceObjective, ...]:
+    def _objectives(self, key: PoolKey, kind: Kind | None) -> tuple[InferenceObjective, ...]:
         namespace, name = key
-        kind = self.access.objectives
         if kind is None:
             return ()
         found = []

@@ -7,8 +7,11 @@ from typing import Any
 from inference_operator import metrics, reasons
 from inference_operator.api import Api, ApiError
 from inference_operator.apply import Applier, Outcome
+from inference_operator.ask_picker import PickerAsker
 from inference_operator.cache import Cache
+from inference_operator.configuration import question
 from inference_operator.desired.plan import desired, superfluous
+from inference_operator.heard import Heard
 from inference_operator.kinds import CHILD_KINDS, PICKER, POOL, PoolKey
 from inference_operator.naming import FIELD_MANAGER
 from inference_operator.observation import ChildKey, Observation
@@ -17,7 +20,7 @@ from inference_operator.ownership import Stance, Verdict, judge
 from inference_operator.parents import wanted_parents
 from inference_operator.report import Reporter
 from inference_operator.rollout import why_again
-from inference_operator.status import report, unready_for
+from inference_operator.status import RUNNING, report, unready_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,20 @@ class Result:
 class Pass:
     """What a worker runs for a key."""
 
-    __slots__ = ("_api", "_applier", "_cache", "_reader", "_reporter")
+    __slots__ = ("_api", "_applier", "_asker", "_cache", "_reader", "_reporter")
 
-    def __init__(self, reader: Reader, applier: Applier, reporter: Reporter, api: Api, cache: Cache) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        applier: Applier,
+        asker: PickerAsker,
+        reporter: Reporter,
+        api: Api,
+        cache: Cache,
+    ) -> None:
         self._reader = reader
         self._applier = applier
+        self._asker = asker
         self._reporter = reporter
         self._api = api
         self._cache = cache
@@ -57,6 +69,7 @@ class Pass:
         self._reader.follow(seen, verdict.stance is Stance.MANAGED)
         if seen.pool is None:
             self._applier.forget(key)
+            self._asker.forget(key)
         if seen.pool is None and seen.picker_object is None and not seen.objectives:
             return Result()
         intents = desired(seen, verdict)
@@ -68,6 +81,7 @@ class Pass:
         if doomed and verdict.stance is Stance.LET_GO:
             outcome.healed.append(reasons.LET_GO.say(count=len(doomed), why=verdict.finding.message))
         seen = self._with_changes(seen, outcome, doomed)
+        seen = replace(seen, heard=self._heard(seen, verdict))
         told = report(seen, verdict, outcome.failures)
         await self._reporter.tell(seen, verdict, told, outcome.healed)
         await self._tell_parents(seen, verdict)
@@ -86,6 +100,13 @@ class Pass:
         children = {key: body for key, body in seen.children.items() if key not in doomed}
         children |= {key: body for key, body in outcome.changed.items() if key[0] in CHILD_KINDS}
         return replace(seen, children=children).with_picker(self._cache.get(PICKER, *seen.key))
+
+    def _heard(self, seen: Observation, verdict: Verdict) -> Heard:
+        """Return what is known of the running picker's own view; asking goes on beside the passes."""
+        if verdict.stance in RUNNING:
+            return self._asker.ask(seen.key, question(seen))
+        self._asker.forget(seen.key)
+        return Heard()
 
     async def _tell_parents(self, seen: Observation, verdict: Verdict) -> None:
         parents = None if seen.pool_object is None else wanted_parents(seen, verdict)

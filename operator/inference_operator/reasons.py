@@ -94,6 +94,11 @@ NO_OBJECTIVES: Final = Reason(
     "ResolvedRefs",
     "InferenceObjective is not installed, so every request has priority 0: install its CRD for priorities.",
 )
+IGNORED_OBJECTIVES: Final = Reason(
+    "ResolvedRefs",
+    "All that the picker needs is there. Ignored: {count} InferenceObjectives of the group {group} that name "
+    "this pool; make them anew in the group {used}.",
+)
 ACCESS_DENIED: Final = Reason(
     "AccessDenied", "The operator may not {rights}: grant this to the ClusterRole headroom-operator."
 )
@@ -154,6 +159,32 @@ NO_ENDPOINTS: Final = Reason(
 )
 ENDPOINTS_NOT_READY: Final = Reason(
     "EndpointsNotReady", "None of {total} endpoints is ready: see `kubectl get pods -l {selector}`."
+)
+
+# ConfigAccepted
+CONFIG_ACCEPTED: Final = Reason("ConfigAccepted", "The picker uses the configuration that it was given.")
+CONFIG_REFUSED: Final = Reason(
+    "ConfigRefused",
+    "The picker refuses spec.config and serves with {instead}: {error}. Correct spec.config of the "
+    "EndpointPicker.",
+)
+DEFAULT_REFUSED: Final = Reason(
+    "ConfigRefused",
+    "The picker refuses the default configuration and serves with {instead}: {error}. Its image is not of "
+    "the operator's version: correct spec.image, or the operator's --epp-image.",
+)
+PRIORITIES_REFUSED: Final = Reason(
+    "ConfigRefused",
+    "The picker refuses the table of priorities and serves with {instead}: {error}. Its image is not of the "
+    "operator's version: correct spec.image, or the operator's --epp-image.",
+)
+NOT_ASKED: Final = Reason(
+    "NotAsked", "No picker pod has been asked about its configuration yet: one has to be ready first."
+)
+NOT_ANSWERED: Final = Reason(
+    "NotAnswered",
+    "Whether the picker uses its configuration is not known, {problem}: let the operator reach port {port} "
+    "of the picker's pods (NetworkPolicy), and see their logs for `configuration refused`.",
 )
 
 # Ready, and what has no answer of its own because another condition says why

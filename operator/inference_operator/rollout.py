@@ -28,6 +28,8 @@ class Judgement:
 
     status: ConditionStatus
     finding: Finding
+    generation: int | None = None
+    """metadata.generation that it was judged from, where that is not the newest."""
 
 
 def why_again(unready_for: float) -> float:

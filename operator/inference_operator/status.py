@@ -6,6 +6,7 @@ from typing import Final
 
 from inference_api.endpoint_picker import (
     ACCEPTED,
+    CONFIG_ACCEPTED,
     ENDPOINTS_READY,
     PICKER_READY,
     READY,
@@ -16,6 +17,7 @@ from inference_api.endpoint_picker import (
 from inference_api.meta import Condition, ConditionStatus, api_time, carry_times
 from inference_api.names import PROXY_PORT
 from inference_operator import reasons
+from inference_operator.configuration import judge_configuration
 from inference_operator.desired import proxy
 from inference_operator.desired.config_maps import priority_table
 from inference_operator.kinds import DEPLOYMENT, OBJECTIVES, PICKER
@@ -33,7 +35,7 @@ _STARTING: Final = frozenset(
     reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
 )
 #: Stances in which a picker of ours may be running, so that its state says something.
-_RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
+RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +63,13 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
         ACCEPTED: _accepted(seen, verdict),
         RESOLVED_REFS: _resolved(seen, verdict, failures),
     }
-    running = verdict.stance in _RUNNING
+    running = verdict.stance in RUNNING
     judged[PICKER_READY] = _rollout(seen, verdict, seen.picker_name, reasons.PICKER_READY)
     if running and proxy.asked(seen):
         judged[PROXY_READY] = _proxy(seen, verdict)
     judged[ENDPOINTS_READY] = _endpoints(seen) if seen.pool is not None else _not_judged()
-    first_bad = next((j for j in judged.values() if j.status != "True"), None)
+    judged[CONFIG_ACCEPTED] = judge_configuration(seen) if running else _not_judged()
+    first_bad = next((j for kind, j in judged.items() if _spoils(kind, j)), None)
     judged[READY] = (
         Judgement("True", reasons.READY.say()) if first_bad is None else Judgement("False", first_bad.finding)
     )
@@ -78,6 +81,11 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
         summary=judged[READY].finding,
         transitions=tuple(_transitions(kept, held.conditions if held else ())),
     )
+
+
+def _spoils(kind: str, judgement: Judgement) -> bool:
+    """Return whether the summary cannot be True: a picker that has not been heard serves all the same."""
+    return judgement.status == "False" or (judgement.status == "Unknown" and kind != CONFIG_ACCEPTED)
 
 
 def _accepted(seen: Observation, verdict: Verdict) -> Judgement:
@@ -99,11 +107,18 @@ def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) 
         return Judgement("False", failures[0].finding)
     if not any(kind in seen.access.served for kind in OBJECTIVES):
         return Judgement("True", reasons.NO_OBJECTIVES.say())
+    if seen.ignored_objectives and seen.access.ignored and seen.access.objectives:
+        ignored = reasons.IGNORED_OBJECTIVES.say(
+            count=seen.ignored_objectives,
+            group=seen.access.ignored.group,
+            used=seen.access.objectives.group,
+        )
+        return Judgement("True", ignored)
     return Judgement("True", reasons.RESOLVED_REFS.say())
 
 
 def _rollout(seen: Observation, verdict: Verdict, name: str, good: Reason) -> Judgement:
-    if verdict.stance not in _RUNNING:
+    if verdict.stance not in RUNNING:
         return _not_judged()
     return judge_deployment(name, seen.child(DEPLOYMENT, name), seen.picker_pods, good)
 
@@ -145,14 +160,14 @@ def _conditions(seen: Observation, judged: dict[str, Judgement]) -> list[Conditi
             reason=judgement.finding.reason,
             message=judgement.finding.message,
             last_transition_time=api_time(seen.now),
-            observed_generation=_generation(seen),
+            observed_generation=(_generation(seen) if judgement.generation is None else judgement.generation),
         )
         for kind, judgement in judged.items()
     ]
 
 
 def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ...]) -> EndpointPickerStatus:
-    running = verdict.stance in _RUNNING
+    running = verdict.stance in RUNNING
     deployment = seen.child(DEPLOYMENT, seen.picker_name)
     ready_replicas = None if deployment is None else deployment.get("status", {}).get("readyReplicas", 0)
     proxied = running and proxy.asked(seen) and proxy.nameable(seen)

@@ -9,6 +9,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as _untyped_pb
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from inference_api.offered import Offered
 
 pb = cast("Any", _untyped_pb)
 SUBSET = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
@@ -146,6 +147,10 @@ class CountingRouter:
 
     def ready_addresses(self) -> tuple[str, ...]:
         return tuple(self.endpoints)
+
+    @property
+    def offered(self) -> Offered:
+        return Offered()
 
     def state(self) -> dict[str, Any]:
         return {"endpoints": self.endpoints, "inFlight": len(self.held)}

@@ -6,8 +6,10 @@ from typing import Any
 
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
+from inference_api.offered import Offered, OfferedText, Uses, text_mark
 from inference_operator.desired.plan import desired
-from inference_operator.kinds import CHILD_KINDS, OBJECTIVES, PICKER, POD, POOL, Kind, Object
+from inference_operator.heard import Heard
+from inference_operator.kinds import CHILD_KINDS, CONFIG_MAP, OBJECTIVES, PICKER, POD, POOL, Kind, Object
 from inference_operator.observation import Access, Observation
 from inference_operator.ownership import Verdict, judge
 from inference_operator.settings import Settings
@@ -94,6 +96,13 @@ def settled(seen: Observation | None = None) -> Observation:
     children = {key: body for key, body in live.items() if key[0] is not PICKER}
     service = next((body for (_, name), body in children.items() if name == seen.picker_name), None)
     return replace(seen, children=children, service=service, absent_for=0.0).with_picker(own)
+
+
+def heard(seen: Observation, error: str = "", uses: Uses = Uses.OFFERED) -> Observation:
+    """Return the observation after the picker has spoken about the configuration that is written now."""
+    body = seen.children[CONFIG_MAP, f"{seen.picker_name}-config"]
+    text = OfferedText(mark=text_mark(body["data"]["config.yaml"]), error=error, uses=uses)
+    return replace(seen, heard=Heard(answer=Offered(config=text)))
 
 
 def as_live(kind: Kind, body: Object) -> Object:

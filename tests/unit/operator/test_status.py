@@ -8,13 +8,14 @@ from inference_operator import reasons
 from inference_operator.desired.plan import desired
 from inference_operator.drift import drift
 from inference_operator.endpoints import EndpointTally, tally
-from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, Object
+from inference_operator.heard import Heard
+from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, OBJECTIVES, Object
 from inference_operator.observation import Access, Failure, Observation
 from inference_operator.ownership import judge
 from inference_operator.parents import wanted_parents
 from inference_operator.rollout import why_again
 from inference_operator.status import Report, report, unready_for
-from observations import FULL_ACCESS, NOW, ago, observation, picker_body, pool_body, settled
+from observations import FULL_ACCESS, NOW, ago, heard, observation, picker_body, pool_body, settled
 
 READY_STATUS = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 
@@ -32,7 +33,7 @@ def conditions(made: Report) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in made.status.conditions}
 
 
-HEALTHY = replace(with_deployment(settled(), READY_STATUS), endpoints=EndpointTally(2, 3))
+HEALTHY = heard(replace(with_deployment(settled(), READY_STATUS), endpoints=EndpointTally(2, 3)))
 
 
 def test_all_is_well() -> None:
@@ -42,6 +43,7 @@ def test_all_is_well() -> None:
         "ResolvedRefs": ("True", "ResolvedRefs"),
         "PickerReady": ("True", "PickerReady"),
         "EndpointsReady": ("True", "EndpointsReady"),
+        "ConfigAccepted": ("True", "ConfigAccepted"),
         "Ready": ("True", "Ready"),
     }
     assert made.summary.reason == "Ready"
@@ -115,6 +117,10 @@ def test_pods_of_another_deployment_do_not_speak_for_the_picker() -> None:
             ("True", "Ready"),
             id="objectives are optional",
         ),
+        pytest.param(
+            replace(HEALTHY, heard=Heard()), "ConfigAccepted", ("Unknown", "NotAsked"), id="not asked"
+        ),
+        pytest.param(replace(HEALTHY, heard=Heard()), "Ready", ("True", "Ready"), id="not asked, and serves"),
         pytest.param(observation(absent_for=1.0), "Accepted", ("Unknown", "WaitingForTakeUp"), id="waiting"),
         pytest.param(observation(absent_for=1.0), "PickerReady", ("Unknown", "NotJudged"), id="not judged"),
         pytest.param(
@@ -124,6 +130,17 @@ def test_pods_of_another_deployment_do_not_speak_for_the_picker() -> None:
 )
 def test_conditions(seen: Observation, condition: str, expected: tuple[str, str]) -> None:
     assert conditions(told(seen))[condition] == expected
+
+
+def test_objectives_of_the_older_group_are_said_to_be_ignored() -> None:
+    both = replace(FULL_ACCESS, ignored=OBJECTIVES[1])
+    made = told(replace(HEALTHY, access=both, ignored_objectives=3))
+    message = next(c.message for c in made.status.conditions if c.type == "ResolvedRefs")
+    assert conditions(made)["ResolvedRefs"] == ("True", "ResolvedRefs")
+    assert "3 InferenceObjectives of the group inference.networking.x-k8s.io" in message
+    assert "in the group llm-d.ai" in message
+    plain = told(replace(HEALTHY, access=both))
+    assert plain.status.conditions[1].message == reasons.RESOLVED_REFS.sentence
 
 
 def test_a_failed_write_is_told() -> None:

@@ -1,0 +1,167 @@
+"""Asking ready picker pods, over HTTP, whether they use what they were given. A thin shell.
+
+It runs beside the passes and never holds one up: a pass takes what has been heard so far, and is woken when
+there is more. A pod that does not answer costs a short time-out; what was heard before is kept.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from inference_api import names
+from inference_api.offered import OFFERED_PATH, Offered
+from inference_operator.api import Api, ApiError, ApiUnavailable
+from inference_operator.endpoints import is_ready
+from inference_operator.heard import Heard, Question, conclude
+from inference_operator.kinds import POD, Object, PoolKey
+from inference_operator.naming import APP_LABEL
+
+log = logging.getLogger(__name__)
+
+#: Seconds before each try of a new question, until the picker has seen the text; then the resync asks again.
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+#: Of a question that was answered before.
+_ONCE: Final = (0.0,)
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
+_BODY_LIMIT: Final = 64 * 1024
+#: Questions under way at a time, over all pools.
+_AT_ONCE: Final = 8
+#: Pods of one picker that are asked.
+_MOST_PODS: Final = 8
+
+
+@dataclass(slots=True)
+class _Talk:
+    """How far the talk with one picker is."""
+
+    question: Question | None = None
+    heard: Heard = field(default_factory=Heard)
+    ended: float = 0.0
+    """When the last round ended, by time.monotonic."""
+    task: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Ask no further."""
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+
+class PickerAsker:
+    """One talk for each pool whose picker runs. To be closed."""
+
+    __slots__ = ("_again_after", "_api", "_session", "_slots", "_talks", "_wake")
+
+    def __init__(self, api: Api, wake: Callable[[PoolKey], None], again_after: float) -> None:
+        """`wake` is called when there is news; the same question is asked again after so many seconds."""
+        self._api = api
+        self._wake = wake
+        self._again_after = again_after
+        self._talks: dict[PoolKey, _Talk] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._session: aiohttp.ClientSession | None = None
+
+    def ask(self, key: PoolKey, question: Question | None) -> Heard:
+        """Return what has been heard so far, and have the question asked where the answer may be another.
+
+        None while there is nobody to ask: what was heard last is kept.
+        """
+        talk = self._talks.setdefault(key, _Talk())
+        if question is None:
+            talk.stop()
+            talk.question = None
+            talk.heard = Heard(answer=talk.heard.answer)
+        elif question != talk.question:
+            talk.stop()
+            talk.question = question
+            talk.heard = replace(talk.heard, problem="", asking=True)
+            talk.task = asyncio.create_task(self._talk(key, talk, question, _PAUSES))
+        elif talk.task is None and time.monotonic() - talk.ended >= self._again_after:
+            talk.task = asyncio.create_task(self._talk(key, talk, question, _ONCE))
+        return talk.heard
+
+    def forget(self, key: PoolKey) -> None:
+        """There is no picker of ours for the pool."""
+        if (talk := self._talks.pop(key, None)) is not None:
+            talk.stop()
+
+    async def close(self) -> None:
+        """End all talks."""
+        tasks = [talk.task for talk in self._talks.values() if talk.task is not None]
+        for key in list(self._talks):
+            self.forget(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    async def _talk(self, key: PoolKey, talk: _Talk, question: Question, pauses: tuple[float, ...]) -> None:
+        heard = Heard(problem="no answer")
+        try:
+            for pause in pauses:
+                await asyncio.sleep(pause)
+                heard = await self._hear(question)
+                if not heard.problem:
+                    break
+        except Exception:
+            # A fault of ours with one answer: the condition stays unknown, all else goes on.
+            log.exception("asking a picker broke", extra={"pool": "/".join(key)})
+        if heard.answer is None:
+            heard = replace(heard, answer=talk.heard.answer)
+        news = heard != talk.heard
+        talk.heard, talk.ended, talk.task = heard, time.monotonic(), None
+        if news:
+            self._wake(key)
+
+    async def _hear(self, question: Question) -> Heard:
+        async with self._slots:
+            selector = f"{APP_LABEL}={question.app},{names.MANAGED_BY_LABEL}={names.MANAGED_BY_VALUE}"
+            try:
+                pods, _ = await self._api.list_all(POD, question.namespace, selector, cached=True)
+            except (ApiError, ApiUnavailable):
+                return Heard(problem="the picker's pods cannot be listed")
+            asked = [pod for pod in pods if _may_be_asked(pod)][:_MOST_PODS]
+            told = await asyncio.gather(*(self._ask_pod(pod, question.port) for pod in asked))
+        said = [each for each in told if isinstance(each, Offered)]
+        return conclude(question.mark, said, [each for each in told if isinstance(each, str)])
+
+    async def _ask_pod(self, pod: Object, port: int) -> Offered | str:
+        """Return what the pod says, or why that is not known."""
+        name, address = pod["metadata"]["name"], pod["status"]["podIP"]
+        host = f"[{address}]" if ":" in address else address
+        try:
+            status, body = await self._get(f"http://{host}:{port}{OFFERED_PATH}")
+            if status != 200:
+                return f"pod {name} answered with HTTP status {status}"
+            return Offered.model_validate_json(body)
+        except (ValidationError, ValueError):
+            return f"pod {name} gave an answer that this version does not understand"
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return f"pod {name} did not answer"
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        """Return status and body. Raises ValueError when it is longer than any answer of a picker."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=_TIMEOUT,
+                connector=aiohttp.TCPConnector(force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        body = bytearray()
+        async with self._session.get(url, allow_redirects=False) as answer:
+            async for piece in answer.content.iter_chunked(_BODY_LIMIT):
+                body += piece
+                if len(body) > _BODY_LIMIT:
+                    raise ValueError("answer too long")
+            return answer.status, bytes(body)
+
+
+def _may_be_asked(pod: Object) -> bool:
+    ready = is_ready(pod) and not pod["metadata"].get("deletionTimestamp")
+    return ready and bool(pod["status"].get("podIP"))
