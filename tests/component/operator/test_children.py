@@ -1,6 +1,6 @@
 """A pool becomes a running picker, is healed, and goes without a trace."""
 
-from operator_cluster import Cluster, OperatorProcess, Space, eventually, picker, pool
+from operator_cluster import Cluster, OperatorProcess, Space, eventually, make_ready, picker, pool
 
 CHILDREN = {
     "picker/{}",
@@ -35,19 +35,6 @@ def quiet(cluster: Cluster, operator: OperatorProcess, space: Space) -> list[str
     raise AssertionError(f"no silence; last writes: {writes[-5:]}")
 
 
-def make_ready(space: Space, app: str) -> None:
-    """Give the pods of an app the status that a kubelet would."""
-    pods = [p for p in space.all("pod") if p["metadata"].get("labels", {}).get("app") == app]
-    for body in pods:
-        status = {
-            "phase": "Running",
-            "podIP": "10.0.0.1",
-            "podIPs": [{"ip": "10.0.0.1"}],
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
-        space.write_status("pod", body["metadata"]["name"], status)
-
-
 def test_a_pool_gets_its_children_and_is_ready_when_they_are(
     cluster: Cluster, operator: OperatorProcess, space: Space
 ) -> None:
@@ -75,6 +62,9 @@ def test_a_pool_gets_its_children_and_is_ready_when_they_are(
     make_ready(space, "llm-epp")
     eventually(lambda: space.condition("llm", "Ready")[:2] == ("True", "Ready"))
     eventually(lambda: space.word("llm") == "Ready")
+    # Nothing listens at the address of the pod, which is no reason to say that the picker does not serve.
+    eventually(lambda: space.condition("llm", "ConfigAccepted")[:2] == ("Unknown", "NotAnswered"))
+    assert space.condition("llm", "Ready")[0] == "True"
     status = (space.get("picker", "llm") or {})["status"]
     assert status["endpoints"] == {"ready": 1, "total": 1}
     assert status["readyReplicas"] == 1
