@@ -1,5 +1,6 @@
 """The server's calls over the sans-IO core: what handlers and peers get, what ends a call. No socket."""
 
+import asyncio
 import gc
 import logging
 from collections.abc import Callable
@@ -386,3 +387,66 @@ def test_calls_that_are_over_leave_nothing_to_the_cycle_collector() -> None:
         assert gc.collect() < 50
     finally:
         gc.enable()
+
+
+def test_a_coroutine_whose_answer_is_no_answer_ends_its_call(caplog: pytest.LogCaptureFixture) -> None:
+    async def nothing(payload: bytes, call: ServerCall) -> Any:
+        return None
+
+    async def bad_trailers(payload: bytes, call: ServerCall) -> bytes:
+        raise CallError(StatusCode.NOT_FOUND, "gone", (("Not Valid", "x"),))
+
+    async def ask(function: Any) -> list[Frame]:
+        desk = Desk(factory=unary_handler(function))
+        desk.open()
+        desk.wire.send(desk.wire.data(message(b"x"), end=True))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return desk.wire.answers()
+
+    for function in (nothing, bad_trailers):
+        assert asyncio.run(ask(function))[-1].flags & codes.END_STREAM
+        assert caplog.text.count("a handler of /test.Service/Echo failed") == 1
+        caplog.clear()
+
+
+def test_a_status_that_does_not_exist_ends_the_call_as_a_fault_of_its_handler() -> None:
+    desk = Desk()
+    diary = desk.open()
+    diary.on_payload = lambda payload: diary.call.finish(99)
+    (answer,) = desk.wire.send(desk.wire.data(message(b"x")))[:1]
+    assert answer.kind == codes.HEADERS
+    assert answer.flags & codes.END_STREAM
+    assert desk.calls[0].done
+
+
+def test_a_message_that_waits_for_a_paused_handler_is_a_use_of_the_stream() -> None:
+    desk = Desk()
+    diary = desk.open()
+    call = desk.calls[0]
+    assert call.unused
+    diary.call.pause()
+    desk.wire.send(desk.wire.data(message(b"x")))
+    assert not call.unused
+
+
+def test_nothing_to_send_sends_nothing() -> None:
+    desk = Desk()
+    diary = desk.open()
+    assert diary.call.send(b"x")
+    desk.wire.answers()
+    assert diary.call.send()
+    assert desk.wire.answers() == []
+
+
+def test_who_has_nothing_left_unsent_is_not_told_to_wait() -> None:
+    # `writable` comes with data that goes out: who has none would wait for ever.
+    limits = Limits(connection_send_limit=60_000, stream_send_high=200_000)
+    desk = Desk(limits)
+    desk.wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 0)))
+    slow = desk.open(stream_id=1)
+    assert not slow.call.send(bytes(40_000))
+    quick = desk.open(stream_id=3)
+    desk.wire.send(frame(codes.WINDOW_UPDATE, 0, 3, uint(1_000_000)))
+    assert quick.call.send(bytes(20_000))
+    assert sum(len(each.payload) for each in desk.wire.answers() if each.kind == codes.DATA) == 20_005

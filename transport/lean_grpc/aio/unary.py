@@ -71,14 +71,13 @@ class _UnaryHandler:
         self._call.finish()
 
     def _finished(self, task: asyncio.Future[bytes]) -> None:
-        if task.cancelled():
-            self._call.finish(StatusCode.CANCELLED, "the handler was cancelled")
-            return
-        error = task.exception()
-        if error is None:
-            self._answer(task.result())
-        elif isinstance(error, CallError):
-            self._call.finish(error.code, error.message, error.trailers)
-        else:
-            _log.error("a handler of %s failed", self._call.path, exc_info=error)
+        try:
+            try:
+                self._answer(task.result())
+            except asyncio.CancelledError:
+                self._call.finish(StatusCode.CANCELLED, "the handler was cancelled")
+            except CallError as error:
+                self._call.finish(error.code, error.message, error.trailers)
+        except Exception:
+            _log.exception("a handler of %s failed", self._call.path)
             self._call.finish(StatusCode.UNKNOWN, "the handler failed")

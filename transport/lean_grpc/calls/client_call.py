@@ -232,7 +232,8 @@ class ClientCall:
 
     def on_reset(self, code: ErrorCode, processed: bool) -> None:
         """End the call: the server reset it, or the connection is gone."""
-        if not self._done:
+        # An answer that has come whole is not lost with its stream; its handler may still be reading.
+        if not self._done and self._ended is None:
             what = (
                 "the connection is lost" if code is ErrorCode.CONNECT_ERROR else f"stream reset: {code.name}"
             )

@@ -102,7 +102,7 @@ class ServerCall:
     @property
     def unused(self) -> bool:
         """Tell whether the client has neither sent a message nor said that it will not, and may still."""
-        return not self.messages and not self._done and self._stream.state == OPEN
+        return not (self.messages or self._unconsumed or self._done) and self._stream.state == OPEN
 
     def set_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Add metadata to the response head; it has no effect once the first message was sent.
@@ -144,6 +144,8 @@ class ServerCall:
                 prefix = _pack_prefix(0, length)
             chunks += (prefix, payload)
             size += PREFIX_SIZE + length
+        if not chunks:
+            return not self._paused & _BY_PEER
         room = self._outbox.data(stream, chunks, size)
         if not room:
             self._paused |= _BY_PEER
@@ -158,10 +160,11 @@ class ServerCall:
         """End the call with a status.
 
         Raises:
-            ValueError: A trailer's key or value is not valid.
+            ValueError: A trailer's key or value is not valid, or there is no such status.
         """
         if self._done:
             return
+        status = StatusCode(status)
         varying = md.encode(trailers) if trailers else ()
         if message:
             varying = ((b"grpc-message", md.encode_message(message[:LONGEST_MESSAGE])), *varying)

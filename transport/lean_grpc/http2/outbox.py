@@ -138,7 +138,8 @@ class Outbox:
         if not self.corked:
             self._want_flush()
         limits = self._limits
-        if (
+        # Who has nothing left to go out is never told to wait: `on_writable` comes with what goes out.
+        if not stream.pending or (
             stream.pending_bytes < limits.stream_send_high
             and self.pending_bytes < limits.connection_send_limit // 2
         ):
