@@ -252,3 +252,58 @@ async def test_an_idle_connection_is_made_anew_when_wanted(eventually: Any) -> N
             assert await channel.unary(REVERSE, b"ab", timeout=10) == b"ba"
             await eventually(lambda: server.connections == 0)
     await server.close()
+
+
+async def test_calls_that_wait_go_to_new_targets() -> None:
+    async with serving() as port:
+        pass
+    async with serving() as other:
+        async with Channel(f"127.0.0.1:{port}", backoff=Backoff(first=60.0)) as channel:
+            call = asyncio.ensure_future(channel.unary(REVERSE, b"ab", wait_for_ready=True))
+            ready = asyncio.ensure_future(channel.ready())
+            await asyncio.sleep(0)
+            channel.set_targets([f"127.0.0.1:{other}"])
+            assert await asyncio.wait_for(call, 20) == b"ba"
+            await asyncio.wait_for(ready, 20)
+
+
+@pytest.mark.parametrize("target", ["a..b:80", ".a:80", "a" * 300 + ":80"])
+async def test_a_name_that_cannot_be_one_is_unavailable(target: str) -> None:
+    async with Channel(target, tls=client_context()) as channel:
+        for _ in range(2):
+            assert await asyncio.wait_for(outcome(channel.unary(REVERSE, b"")), 20) is StatusCode.UNAVAILABLE
+
+
+async def test_calls_that_were_given_up_wait_no_more() -> None:
+    async with serving() as port:
+        pass
+    limits = Limits(max_waiting_calls=3)
+    async with Channel(f"127.0.0.1:{port}", limits=limits, backoff=QUICK) as channel:
+        for _ in range(10):
+            call = asyncio.ensure_future(channel.unary(REVERSE, b"ab", wait_for_ready=True))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait({call})
+        async with serving(port):
+            assert await channel.unary(REVERSE, b"ab", wait_for_ready=True, timeout=20) == b"ba"
+
+
+async def test_a_timeout_may_be_as_long_as_one_likes() -> None:
+    async with serving() as port:
+        async with Channel(f"127.0.0.1:{port}") as channel:
+            for timeout in (float("inf"), 1e30):
+                answer = channel.unary(REVERSE, b"ab", timeout=timeout)
+                assert await asyncio.wait_for(answer, 20) == b"ba"
+
+
+async def test_nobody_waits_for_a_channel_that_is_closed() -> None:
+    async with serving() as port:
+        pass
+    channel = Channel(f"127.0.0.1:{port}")
+    waiting = asyncio.ensure_future(channel.ready())
+    await asyncio.sleep(0)
+    await channel.close()
+    for ready in (waiting, channel.ready()):
+        with pytest.raises(CallError) as failed:
+            await asyncio.wait_for(ready, 20)
+        assert failed.value.code is StatusCode.CANCELLED

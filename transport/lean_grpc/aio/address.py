@@ -180,7 +180,7 @@ class Address:
             self.connecting = True
             try:
                 link = await self._connect()
-            except (OSError, TimeoutError) as error:
+            except Exception as error:  # a name that cannot be one is a ValueError, of several kinds
                 self.error = f"{self.target.text}: {str(error) or type(error).__name__}"
                 failures += 1
                 self._say(connecting=False)
@@ -210,6 +210,7 @@ class Address:
 
         Raises:
             OSError: It cannot be made, or the peer does not speak HTTP/2.
+            ValueError: The target's name, or the one to verify, cannot be one.
         """
         link = ClientLink(asyncio.get_running_loop(), self._limits, self.target, self._on_change)
         self._links.add(link)

@@ -18,6 +18,8 @@ DEADLINE_GRANULARITY: Final = 0.001
 UNARY_ATTEMPTS: Final = 3
 """How often a unary call is sent when servers refuse it untouched (REFUSED_STREAM, GOAWAY)."""
 
+_CLOSED: Final = Status(StatusCode.CANCELLED, "the channel is closed")
+
 Pairs = Iterable[tuple[str, str | bytes]]
 
 
@@ -84,6 +86,8 @@ class Channel:
                     on_change=self._dispatch,
                 )
                 self._addresses[text] = (address, self._loop.create_task(address.keep()))
+        if self._waiting or self._watchers:
+            self._want()
 
     async def unary(
         self,
@@ -158,9 +162,15 @@ class Channel:
         return stream
 
     async def ready(self) -> None:
-        """Connect, and return once some address takes calls."""
+        """Connect, and return once some address takes calls.
+
+        Raises:
+            CallError: CANCELLED: the channel is closed.
+        """
         self._want()
         while self._pick() is None:
+            if self._closed:
+                raise _CLOSED.error()
             change: asyncio.Future[None] = self._loop.create_future()
             self._watchers.append(change)
             await change
@@ -176,10 +186,11 @@ class Channel:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         while self._waiting:
-            self._waiting.popleft()[0].fail(Status(StatusCode.CANCELLED, "the channel is closed"))
+            self._waiting.popleft()[0].fail(_CLOSED)
+        self._dispatch()
         for link in list(self._links):
             for call in _calls(link):
-                call.fail(Status(StatusCode.CANCELLED, "the channel is closed"))
+                call.fail(_CLOSED)
             link.core.drain()
             link.flush()
         links = list(self._links)
@@ -204,7 +215,7 @@ class Channel:
 
     def _begin(self, call: ClientCall, wait_for_ready: bool) -> None:
         if self._closed:
-            call.fail(Status(StatusCode.CANCELLED, "the channel is closed"))
+            call.fail(_CLOSED)
             return
         if call.done:
             return
@@ -215,6 +226,8 @@ class Channel:
             self._start(call, link)
             return
         self._want()
+        if len(self._waiting) >= self._limits.max_waiting_calls:
+            self._forget_those_given_up()
         if len(self._waiting) >= self._limits.max_waiting_calls:
             call.fail(Status(StatusCode.RESOURCE_EXHAUSTED, "too many calls wait for a connection"))
         elif self._hopeless() and not wait_for_ready:
@@ -289,9 +302,12 @@ class Channel:
                 call.fail(Status(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"))
             elif earliest is None or call.deadline < earliest:
                 earliest = call.deadline
+        self._forget_those_given_up()
+        return earliest
+
+    def _forget_those_given_up(self) -> None:
         if any(call.done for call, _ in self._waiting):
             self._waiting = deque(entry for entry in self._waiting if not entry[0].done)
-        return earliest
 
 
 def _calls(link: ClientLink) -> list[ClientCall]:

@@ -76,12 +76,15 @@ def decode_timeout(value: bytes) -> float:
 
 
 def encode_timeout(seconds: float) -> bytes:
-    """Return `seconds` as a `grpc-timeout`, in the finest unit that holds it, never longer than asked for."""
+    """Return `seconds` as a `grpc-timeout`, in the finest unit that holds it, never longer than asked for.
+
+    More than 99,999,999 hours, infinity included, is sent as that.
+    """
     for unit in (b"u", b"m", b"S"):
-        amount = int(seconds / _UNITS[unit])
-        if amount <= _LARGEST_AMOUNT:
-            return b"%d%s" % (max(amount, 0), unit)
-    return b"%dH" % min(int(seconds / 3600), _LARGEST_AMOUNT)
+        amount = seconds / _UNITS[unit]
+        if amount < _LARGEST_AMOUNT:
+            return b"%d%s" % (max(int(amount), 0), unit)
+    return b"%dH" % min(seconds / 3600, _LARGEST_AMOUNT)
 
 
 def decode_message(value: bytes) -> str:
