@@ -2,9 +2,11 @@
 
 import datetime
 import logging
+import os
 import ssl
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -50,19 +52,29 @@ class ServerCertificate:
         """
         self._folder = folder
         self._loaded = self._read()
+        self._refused: tuple[bytes, bytes] | None = None
+        self._fault: str | None = None
         self.context = server_context(*self._loaded)
 
     def refresh(self) -> bool:
-        """Load the pair again if it has changed; return whether it was. A broken pair is logged, not used."""
+        """Load the pair again if it has changed; return whether it was.
+
+        A broken pair is not used, and logged once however often it is looked at.
+        """
         try:
             pair = self._read()
-            if pair == self._loaded:
+            if pair in (self._loaded, self._refused):
+                if pair == self._loaded:
+                    self._refused = self._fault = None
                 return False
+            self._refused = pair
             replace_certificate(self.context, *pair)
         except (OSError, ssl.SSLError) as error:
-            _log.warning("the certificate in %s is not used: %s", self._folder, error)
+            if str(error) != self._fault:
+                self._fault = str(error)
+                _log.warning("the certificate in %s is not used: %s", self._folder, error)
             return False
-        self._loaded = pair
+        self._loaded, self._refused, self._fault = pair, None, None
         return True
 
     def _read(self) -> tuple[bytes, bytes]:
@@ -157,10 +169,26 @@ def _general_name(name: str) -> "x509.GeneralName":
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a pair that was read before: `ssl` takes paths only, and files may change between two reads."""
-    with tempfile.TemporaryDirectory(prefix="lean-grpc-") as folder:
-        pair = Path(folder, CERTIFICATE), Path(folder, KEY)
-        for path, content in zip(pair, (certificate, key), strict=True):
-            path.touch(mode=0o600)
-            path.write_bytes(content)
-        context.load_cert_chain(*pair, _NO_PASSPHRASE)
+    """Load a pair that was read before: `ssl` takes paths only, and files may change between two reads.
+
+    Where there is one, in memory that has a path: a container's file system is often read-only, and a key
+    is better not written to one.
+    """
+    with ExitStack() as stack:
+        if hasattr(os, "memfd_create"):
+            pair = [_in_memory(content, stack) for content in (certificate, key)]
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lean-grpc-")))
+            pair = [str(folder / name) for name in (CERTIFICATE, KEY)]
+            for path, content in zip(pair, (certificate, key), strict=True):
+                Path(path).touch(mode=0o600)
+                Path(path).write_bytes(content)
+        context.load_cert_chain(pair[0], pair[1], _NO_PASSPHRASE)
+
+
+def _in_memory(content: bytes, stack: ExitStack) -> str:
+    """Return the path of a file in memory, which goes with the stack."""
+    file = stack.enter_context(os.fdopen(os.memfd_create("lean-grpc"), "wb"))
+    file.write(content)
+    file.flush()
+    return f"/proc/self/fd/{file.fileno()}"
