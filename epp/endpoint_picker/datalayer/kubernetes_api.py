@@ -72,13 +72,13 @@ class ApiAccess:
             context = _named(config, "contexts", config["current-context"])["context"]
             cluster = _named(config, "clusters", context["cluster"])["cluster"]
             user = _named(config, "users", context["user"])["user"]
-            server = cluster["server"]
-        except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
-            msg = f"{path}: no usable current context"
+            server = str(cluster["server"]).rstrip("/")
+            tls = _client_tls(cluster, user, path.parent) if server.startswith("https:") else None
+            token_file = Path(user["tokenFile"]) if "tokenFile" in user else None
+            return cls(server=server, tls=tls, token_file=token_file, token=str(user.get("token", "")))
+        except Exception as error:  # a file of any content meets many kinds of errors on this way
+            msg = f"{path}: no usable current context ({type(error).__name__})"
             raise ApiError(0, msg) from error
-        tls = _client_tls(cluster, user, path.parent) if server.startswith("https:") else None
-        token_file = Path(user["tokenFile"]) if "tokenFile" in user else None
-        return cls(server=server.rstrip("/"), tls=tls, token_file=token_file, token=user.get("token", ""))
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a request. Raises OSError when the token cannot be read."""

@@ -51,33 +51,38 @@ class ListWatch(Generic[T]):
         """By (namespace, name)."""
         self.synced = False
         """Whether a list was ever completed."""
+        self._version = ""
+        """Where the next watch begins; "" asks for a list first."""
+        self._moved = False
+        """Whether the watch under way has brought anything."""
         self.error = ""
         """Why the collection cannot be followed right now; "" while it is."""
 
     async def run(self) -> None:
-        """Follow until cancelled."""
-        pause, version = FIRST_PAUSE_S, ""
+        """Follow until cancelled. Watches that bring nothing are a failure too: each is waited for longer."""
+        pause = FIRST_PAUSE_S
         while True:
+            self._moved = False
             try:
-                version = version or await self._list()
-                pause = FIRST_PAUSE_S
-                version = await self._watch(version)
-                await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0))
-                continue
+                self._version = self._version or await self._list()
+                await self._watch()
             except ApiError as error:
                 if error.is_gone or error.status == 400:
-                    version = ""
-                    if error.is_gone and not self.error:
-                        self._tell("the watch was too old; listing again", logging.INFO)
-                        continue
+                    self._version = ""
+                if error.is_gone and (self._moved or pause == FIRST_PAUSE_S):
+                    self._tell("the watch was too old; listing again", logging.INFO)
+                    pause = 2 * FIRST_PAUSE_S
+                    continue
                 self._tell(str(error), logging.WARNING)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self._tell(f"{type(error).__name__}: {error}", logging.WARNING)
             except Exception as error:
                 # A fault of ours over one object must not end the watch for good.
                 _LOG.exception("%s: fault while following", self._path)
-                self.error, version = f"internal fault: {type(error).__name__}", ""
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+                self.error, self._version = f"internal fault: {type(error).__name__}", ""
+            if self._moved:
+                pause = FIRST_PAUSE_S
+            await asyncio.sleep(self._rng.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _list(self) -> str:
@@ -98,11 +103,11 @@ class ListWatch(Generic[T]):
         self._changed()
         return str(metadata.get("resourceVersion", ""))
 
-    async def _watch(self, version: str) -> str:
-        """Take events until the server ends the watch; return the last resource version seen."""
+    async def _watch(self) -> None:
+        """Take events until the server ends the watch. However it ends, the next one goes on from there."""
         query = {
             **self._selector,
-            "resourceVersion": version,
+            "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(WATCH_S * self._rng.uniform(0.8, 1.0))),
         }
@@ -110,8 +115,8 @@ class ListWatch(Generic[T]):
         async with aclosing(self._api.watch(self._path, query)) as events:
             async for event in events:
                 self._well()
-                version = self._take(event) or version
-        return version
+                self._version = self._take(event) or self._version
+                self._moved = True
 
     def _take(self, event: Object) -> str:
         """Apply an event; return the resource version that it brings, "" for none."""

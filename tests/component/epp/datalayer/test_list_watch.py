@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from typing_extensions import override
 
 from endpoint_picker.datalayer.kubernetes_api import ApiAccess, ApiError, KubernetesApi
-from endpoint_picker.datalayer.list_watch import ListWatch
+from endpoint_picker.datalayer.list_watch import LONGEST_PAUSE_S, ListWatch
 from pool_space import until
 
 PATH = "/api/v1/namespaces/ns/pods"
@@ -76,7 +77,9 @@ HANG = events(then_hang=True)
 
 
 @asynccontextmanager
-async def following(script: Script, token_file: Path | None = None) -> AsyncIterator[ListWatch[str]]:
+async def following(
+    script: Script, token_file: Path | None = None, rng: random.Random | None = None
+) -> AsyncIterator[ListWatch[str]]:
     app = web.Application()
     app.router.add_get(PATH, script.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -89,7 +92,7 @@ async def following(script: Script, token_file: Path | None = None) -> AsyncIter
         selector={"labelSelector": "app=x"},
         reduce=lambda item: str(item["metadata"]["resourceVersion"]),
         changed=lambda: None,
-        rng=random.Random(1),
+        rng=rng or random.Random(1),
     )
     task = asyncio.create_task(watch.run())
     try:
@@ -198,9 +201,65 @@ def test_access_from_inside_a_cluster(tmp_path: Path) -> None:
     assert access.headers() == {"Authorization": "Bearer t"}
 
 
-@pytest.mark.parametrize("text", ["", "contexts: []", "current-context: x\ncontexts: []", "{"])
+CONTEXT = "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "contexts: []",
+        "current-context: x\ncontexts: []",
+        "{",
+        "!!int ''",
+        CONTEXT + "clusters: [{name: c, cluster: {server: https://x, certificate-authority-data: '#'}}]\n"
+        "users: [{name: u, user: {}}]",
+        CONTEXT + "clusters: [{name: c, cluster: {server: https://x, certificate-authority: nowhere}}]\n"
+        "users: [{name: u, user: {}}]",
+    ],
+)
 def test_a_kubeconfig_without_a_usable_context(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ApiError, match="current context"):
         ApiAccess.from_kubeconfig(path)
+
+
+async def test_a_watch_that_breaks_goes_on_where_it_was() -> None:
+    async def breaks(response: web.StreamResponse) -> None:
+        await events({"type": "ADDED", "object": pod("b", "8")})(response)
+        await response.write(b"this is no JSON\n")
+
+    script = Script([listed("7", "a")], [breaks, HANG])
+    async with following(script) as watch:
+        await until(lambda: len(script.watched_from) == 2)
+        assert script.watched_from == ["7", "8"]
+        assert names(watch) == {"a", "b"}
+
+
+class Short(random.Random):
+    """Remembers the longest pause of each draw, and makes it short."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.drawn: list[float] = []
+
+    @override
+    def uniform(self, a: float, b: float) -> float:
+        self.drawn.append(b)
+        return b / 1000
+
+
+NO_JSON = b"this is no JSON\n"
+
+
+@pytest.mark.parametrize("said", [json.dumps(GONE).encode() + b"\n", NO_JSON, b""])
+async def test_watches_that_bring_nothing_are_asked_for_less_and_less_often(said: bytes) -> None:
+    async def watch(response: web.StreamResponse) -> None:
+        if said:
+            await response.write(said)
+
+    pauses, script = Short(), Script([listed("7", "a")], [watch])
+    async with following(script, rng=pauses):
+        await until(lambda: LONGEST_PAUSE_S in pauses.drawn)
+    assert len(script.watched_from) < 12
