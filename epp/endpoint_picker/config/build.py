@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
-import yaml
 from pydantic import ValidationError
 
+from endpoint_picker.config import yaml_text
 from endpoint_picker.config.errors import ConfigError, from_validation
 from endpoint_picker.config.registry import RENAMED, Registry
 from endpoint_picker.config.schema import (
@@ -33,8 +33,6 @@ from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Scorer
 from endpoint_picker.scheduling.profile import FilterFn, Profile, WeightedScorer, clamped
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
-#: A ConfigMap holds no more than this.
-MAX_CONFIG_BYTES: Final = 1 << 20
 #: Gates that may be named; a gate that is on must be one that this version acts on, and there is none.
 _GATES_OFF: Final = frozenset({"flowControl"})
 
@@ -93,14 +91,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
 
 
 def _read(text: str) -> EndpointPickerConfig:
-    if len(text) > MAX_CONFIG_BYTES:
-        raise ConfigError("", f"longer than {MAX_CONFIG_BYTES} bytes")
-    try:
-        loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError("", f"not YAML{where}: {getattr(error, 'problem', None) or 'malformed'}") from error
+    loaded = yaml_text.load(text)
     if not isinstance(loaded, dict):
         raise ConfigError("", "must be a mapping with apiVersion, kind and plugins")
     try:
@@ -129,7 +120,10 @@ def _instances(specs: tuple[PluginSpec, ...], registry: Registry) -> dict[str, P
             params = kind.params_type.model_validate(spec.parameters or {})
         except ValidationError as error:
             raise from_validation(error, f"{path}.parameters") from None
-        plugins[name] = kind(params)
+        try:
+            plugins[name] = kind(params)
+        except Exception as error:  # the plugin may be anybody's
+            raise ConfigError(path, f'plugin "{name}" cannot be made: {error}') from error
     return plugins
 
 

@@ -40,7 +40,7 @@ class Registry:
             )
         try:
             found = loader()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # a module that is imported may raise anything
             raise ConfigError(path, f'plugin type "{type_name}" cannot be loaded: {error}') from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(path, f'plugin type "{type_name}" is not a subclass of {Plugin.__qualname__}')

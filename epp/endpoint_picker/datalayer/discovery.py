@@ -111,9 +111,20 @@ def _active(value: str) -> frozenset[int]:
     return frozenset(int(part) for part in parts if part.isascii() and part.isdigit() and len(part) <= 5)
 
 
+def ip_literal(text: str) -> str:
+    """Return an address as it is written into headers and requests.
+
+    Raises ValueError: the text is no IP address, or has a zone, which may be any text and means another
+    thing to each host.
+    """
+    if "%" in text:
+        raise ValueError("an address without a zone is needed")
+    return str(ip_address(text))
+
+
 def _ip(value: object) -> str:
     try:
-        return str(ip_address(value)) if isinstance(value, str) else ""
+        return ip_literal(value) if isinstance(value, str) else ""
     except ValueError:
         return ""
 

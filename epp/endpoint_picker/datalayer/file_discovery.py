@@ -6,26 +6,25 @@ The file holds `endpoints: [{name, namespace, address, port, labels}]` in YAML o
 import asyncio
 import logging
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from endpoint_picker.config import yaml_text
 from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker.datalayer.discovery import ip_literal
 from endpoint_picker.datalayer.table import Endpoint
 
 _LOG: Final = logging.getLogger(__name__)
 
-MAX_FILE_BYTES: Final = 1 << 20
 #: How often the file is looked at, seconds.
 LOOK_INTERVAL_S: Final = 0.5
 
 _Port = Annotated[
     int, BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value), Field(ge=1, le=65535)
 ]
-_Ip = Annotated[str, AfterValidator(lambda value: str(ip_address(value)))]
+_Ip = Annotated[str, AfterValidator(ip_literal)]
 
 
 class _Entry(BaseModel):
@@ -46,14 +45,10 @@ class _File(BaseModel):
 
 def endpoints_in(text: str) -> list[Endpoint]:
     """Return the endpoints that the YAML or JSON lists, all ready. Raises ConfigError with a path."""
-    if len(text) > MAX_FILE_BYTES:
-        raise ConfigError("", f"longer than {MAX_FILE_BYTES} bytes")
     try:
-        parsed = _File.model_validate(yaml.safe_load(text) or {})
+        parsed = _File.model_validate(yaml_text.load(text) or {})
     except ValidationError as error:
         raise from_validation(error) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError("", "not YAML") from error
     keys: set[tuple[str, str]] = set()
     for index, each in enumerate(parsed.endpoints):
         if (each.namespace, each.name) in keys:

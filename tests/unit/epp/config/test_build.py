@@ -1,11 +1,15 @@
 """Reading an EndpointPickerConfig: defaults, what it makes, and faults told by path."""
 
+from collections.abc import Callable
+
 import pytest
 
 from endpoint_picker.config.build import PickerConfig, build
 from endpoint_picker.config.durations import seconds
 from endpoint_picker.config.errors import ConfigError
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.file_discovery import endpoints_in
+from endpoint_picker.scheduling.plugin import Plugin
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
 REGISTRY = Registry.installed()
@@ -201,3 +205,31 @@ def test_durations(text: str, expected: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         seconds(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!int ''", "!!bool maybe", "!!timestamp x", "plugins: !!float ''", "a: 2024-13-45", "!!binary é"],
+)
+def test_yaml_that_cannot_be_made_into_values_is_a_fault_of_the_text(text: str) -> None:
+    with pytest.raises(ConfigError, match="not YAML"):
+        built(text)
+    with pytest.raises(ConfigError, match="not YAML"):
+        endpoints_in(text)
+
+
+class Faulty(Plugin):
+    type_name = "faulty"
+
+    def __init__(self, params: object) -> None:
+        raise RuntimeError("no such model")
+
+
+def unloadable() -> object:
+    raise SyntaxError("half a file")
+
+
+@pytest.mark.parametrize(("loader", "why"), [(lambda: Faulty, "no such model"), (unloadable, "half a file")])
+def test_a_plugin_that_cannot_be_made_is_told_by_its_place(loader: Callable[[], object], why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^plugins\[0\].*faulty.*{why}"):
+        build("plugins: [{type: faulty}]", Registry({"faulty": loader}))

@@ -67,3 +67,9 @@ def test_a_replaced_file_is_read_again_and_a_faulty_one_changes_nothing(tmp_path
     watch.look()
     assert got == [["127.0.0.1:1"], []]
     assert watch.error == ""
+
+
+def test_an_address_with_a_zone_is_refused() -> None:
+    # What follows the % is any text, and would travel into headers.
+    with pytest.raises(ConfigError, match=r"endpoints\[0\]\.address"):
+        endpoints_in('endpoints: [{name: a, address: "fe80::1%x\\r\\ny", port: 1}]')
