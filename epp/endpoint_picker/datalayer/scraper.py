@@ -17,6 +17,7 @@ from endpoint_picker.datalayer.http_response import ResponseError, ResponseReade
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+from endpoint_picker.observability.faults import FaultLog
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -83,14 +84,15 @@ class Scraper:
     async def run(self) -> None:
         """Scrape until cancelled."""
         loop = asyncio.get_running_loop()
+        faults = FaultLog(_LOG, "scrape tick failed")
         due = loop.time()
         try:
             while True:
                 try:
                     self.tick()
-                except Exception:
+                except Exception as fault:
                     # A fault of ours in one tick must not blind the picker for good.
-                    _LOG.exception("scrape tick failed")
+                    faults.note(fault, loop.time())
                 due = max(due + self._interval, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:

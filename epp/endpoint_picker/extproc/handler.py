@@ -7,6 +7,7 @@ from typing import Final
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.record import Ending, Observer, Record
 from endpoint_picker.extproc.stream import OK, Exchange, Status
+from endpoint_picker.observability.faults import FaultLog
 from endpoint_picker.request import Router
 from endpoint_picker.transport import HandlerFactory, Metadata, StatusCode, Stream
 
@@ -18,14 +19,21 @@ _log = logging.getLogger(__name__)
 class ProcessHandler:
     """One ext-proc stream."""
 
-    __slots__ = ("_blocked", "_clock", "_exchange", "_log_end", "_stream")
+    __slots__ = ("_blocked", "_clock", "_exchange", "_faults", "_log_end", "_stream")
 
     def __init__(
-        self, stream: Stream, exchange: Exchange, clock: Callable[[], float], *, log_end: bool = False
+        self,
+        stream: Stream,
+        exchange: Exchange,
+        clock: Callable[[], float],
+        faults: FaultLog,
+        *,
+        log_end: bool = False,
     ) -> None:
         self._stream = stream
         self._exchange = exchange
         self._clock = clock
+        self._faults = faults
         self._log_end = log_end
         self._blocked = False
 
@@ -39,8 +47,8 @@ class ProcessHandler:
             replies = exchange.received(payload, self._clock())
             if replies:
                 self._send(replies)
-        except Exception:
-            _log.exception("exchange failed", extra={"request_id": exchange.record.request_id})
+        except Exception as fault:
+            self._faults.note(fault, self._clock(), request_id=exchange.record.request_id)
             exchange.closed(Ending.INTERNAL_ERROR, self._clock())
             self._finish(Status(StatusCode.INTERNAL, "the picker failed on this request"))
             return
@@ -101,10 +109,11 @@ def process_route(
 ) -> HandlerFactory:
     """Return the factory that serves Process with the given router."""
 
+    faults = FaultLog(_log, "exchange failed")
     debug = _log.isEnabledFor(logging.DEBUG)
 
     def handler(stream: Stream) -> ProcessHandler:
         exchange = Exchange(router, budget, observer, clock(), clock)
-        return ProcessHandler(stream, exchange, clock, log_end=debug)
+        return ProcessHandler(stream, exchange, clock, faults, log_end=debug)
 
     return handler

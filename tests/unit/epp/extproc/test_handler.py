@@ -1,6 +1,7 @@
 """The joint between transport and exchange: back-pressure, ends and faults."""
 
 import logging
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ import ext_proc as wire
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.handler import process_route
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.request import Pick
+from endpoint_picker.request import InferenceRequest, Pick, Refusal
 from endpoint_picker.transport import Handler, StatusCode
 from recording_stream import RecordingStream
 
@@ -116,3 +117,26 @@ def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> 
     (entry,) = [each for each in caplog.records if each.message == "exchange over"]
     told = vars(entry)
     assert (told["endpoint"], told["outcome"], told["ending"]) == (A, "picked", "disconnected")
+
+
+class BrokenPlugin(wire.CountingRouter):
+    """Fails on every request."""
+
+    @override
+    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+        raise ZeroDivisionError
+
+
+def test_a_fault_of_every_request_fails_each_and_is_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router, metrics = BrokenPlugin(A), PickerMetrics()
+    factory = process_route(router, BufferBudget(), metrics, lambda: 5.0)
+    for _ in range(100):
+        stream = RecordingStream()
+        handler = factory(stream)
+        handler.opened(())
+        handler.received(wire.request_headers(end=True, method="GET"))
+        assert stream.status is StatusCode.INTERNAL
+    assert metrics.open_exchanges == 0
+    assert caplog.text.count("exchange failed") == 1
