@@ -39,6 +39,8 @@ class _Request(IntEnum):
     """Decided on, and its last piece seen."""
     ABANDONED = 3
     """A response came before the request was complete, or before any of it: Envoy answered by itself."""
+    UNSEEN = 4
+    """Decided on; the proxy does not show its body, whose trailers may follow."""
 
 
 class _Response(IntEnum):
@@ -177,7 +179,7 @@ class Exchange:
             self._request = _Request.FORWARDED
             return self._decide(b"", now, has_body=False)
         if modes is not None and modes[0] == wire.BODY_MODE_NONE:  # the body will not be shown to us
-            self._request = _Request.FORWARDED
+            self._request = _Request.UNSEEN
             return self._decide(b"", now, has_body=False, unseen=True)
         self._request = _Request.BUFFERING
         return _NOTHING
@@ -188,7 +190,7 @@ class Exchange:
         if self._request is not _Request.BUFFERING:
             if self._request is _Request.EXPECTED:
                 raise OutOfOrderError("request_body came before request_headers")
-            if chunk and self._request is _Request.FORWARDED:
+            if chunk and self._request is not _Request.ABANDONED:
                 raise OutOfOrderError("request_body came after its end of stream")
             return _NOTHING  # Envoy sends the empty last piece twice now and then
         if chunk:
@@ -205,6 +207,9 @@ class Exchange:
         return self._decide(self._body(), now, has_body=True)
 
     def _request_trailers(self, _message: ProcessingRequest, now: float) -> Sequence[bytes]:
+        if self._request is _Request.UNSEEN:
+            self._request = _Request.FORWARDED
+            return (wire.REQUEST_TRAILERS_REPLY,)
         if self._request is _Request.ABANDONED:
             return (wire.REQUEST_TRAILERS_REPLY,)
         if self._request is not _Request.BUFFERING:
@@ -288,7 +293,7 @@ class Exchange:
     def _response_headers(self, message: ProcessingRequest, now: float) -> Sequence[bytes]:
         if self._response is not _Response.EXPECTED:
             raise OutOfOrderError("response_headers came twice")
-        if self._request is not _Request.FORWARDED:
+        if self._request not in (_Request.FORWARDED, _Request.UNSEEN):
             self._request = _Request.ABANDONED
             self._drop_body()
         self._response = _Response.STREAMING

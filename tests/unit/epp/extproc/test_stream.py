@@ -568,3 +568,15 @@ def test_an_answer_of_the_proxy_to_a_request_that_it_did_not_understand_passes()
     assert peer.exchange.status is None
     assert [each.ending for each in peer.tally.records] == [Ending.COMPLETED]
     assert peer.tally.decisions == []
+
+
+def test_trailers_after_a_body_that_is_not_shown_pass() -> None:
+    message = wire.pb.ProcessingRequest.FromString(wire.request_headers())
+    message.protocol_config.request_body_mode = 0
+    message.protocol_config.response_body_mode = 4
+    peer = Peer()
+    peer.feed(message.SerializeToString())
+    assert wire.kinds(peer.feed(wire.trailers("request_trailers"))) == ["request_trailers"]
+    assert peer.exchange.status is None
+    peer.feed(wire.trailers("request_trailers"))
+    assert peer.exchange.status is not None
