@@ -213,11 +213,15 @@ class PickerMetrics:
         series = self._cache.get(key)
         if series is None:
             model = self._names.bound(record.model)
-            key = (model, record.priority if len(self._cache) < MAX_SERIES else 0)
-            series = self._cache.get(key)
-            if series is None:
-                series = _Series(self, (model, model, _FAIRNESS, str(key[1])))
-                self._cache[key] = series
+            # A series that is there counts first: a request has to end in the one that it began in.
+            for key in ((model, record.priority), (model, 0)):
+                series = self._cache.get(key)
+                if series is not None:
+                    return series
+                if len(self._cache) < MAX_SERIES:
+                    break
+            series = _Series(self, (model, model, _FAIRNESS, str(key[1])))
+            self._cache[key] = series
         return series
 
     # Reading.

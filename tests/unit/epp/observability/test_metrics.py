@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from endpoint_picker.body.usage import Usage
 from endpoint_picker.extproc.record import Ending, Record
-from endpoint_picker.observability.metrics import MAX_MODELS, PickerMetrics, PoolFigures
+from endpoint_picker.observability.metrics import MAX_MODELS, MAX_SERIES, PickerMetrics, PoolFigures
 from endpoint_picker.outcomes import Outcome
 
 
@@ -96,3 +96,24 @@ def test_the_page_is_well_formed() -> None:
     page = generate_latest(registry).decode()
     assert "# TYPE llm_d_epp_request_duration_seconds histogram" in page
     assert 'le="+Inf"' in page
+
+
+def test_a_request_ends_in_the_series_that_it_began_in() -> None:
+    metrics = PickerMetrics()
+    for number in range(MAX_MODELS):
+        finished(metrics, f"m{number}")
+    metrics.started()
+    record = Record(10.0)
+    record.model, record.priority, record.outcome = "unknown", 5, Outcome.PICKED
+    metrics.decided(record, 0.0)
+    for priority in range(1, 1 + MAX_SERIES - MAX_MODELS):
+        metrics.started()
+        other = Record(10.0)
+        other.model, other.priority, other.outcome = "m0", 10 + priority, Outcome.BAD_REQUEST
+        metrics.decided(other, 0.0)
+        other.ending = Ending.REFUSED
+        metrics.ended(other)
+    record.ending, record.ended_at = Ending.DISCONNECTED, 11.0
+    metrics.ended(record)
+    families = {family.name: family for family in metrics.collect()}
+    assert all(sample.value == 0 for sample in families["llm_d_epp_request_running"].samples)
