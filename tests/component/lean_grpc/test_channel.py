@@ -307,3 +307,11 @@ async def test_nobody_waits_for_a_channel_that_is_closed() -> None:
         with pytest.raises(CallError) as failed:
             await asyncio.wait_for(ready, 20)
         assert failed.value.code is StatusCode.CANCELLED
+
+
+async def test_targets_of_a_closed_channel_are_not_kept_up() -> None:
+    channel = Channel("127.0.0.1:1")
+    await channel.close()
+    before = asyncio.all_tasks()
+    channel.set_targets(["127.0.0.1:2"])
+    assert asyncio.all_tasks() == before

@@ -706,3 +706,15 @@ def test_8_5_connect_reaches_the_layer_above_that_refuses_it() -> None:
     wire = Wire()
     wire.send(wire.request(fields=((b":method", b"CONNECT"), (b":authority", b"localhost"))))
     assert wire.events[0][:2] == ("stream", 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [frame(codes.RST_STREAM, 0, 1, uint(8)), frame(codes.WINDOW_UPDATE, 0, 1, uint(5))],
+    ids=["reset", "window"],
+)
+def test_5_1_a_stream_whose_head_still_waits_for_the_wire_is_idle_to_the_peer(said: bytes) -> None:
+    wire = Wire(server=False)
+    wire.core.outbox.pause()
+    wire.open()
+    assert goaway_code(wire.send(said)) == ErrorCode.PROTOCOL_ERROR

@@ -64,12 +64,16 @@ class Channel:
     def set_targets(self, targets: Sequence[str]) -> None:
         """Replace the addresses; connections to those that remain are kept, others end when their calls have.
 
+        Calls that wait for a connection go to the new ones. A closed channel ignores it.
+
         Raises:
             ValueError: A target has neither form, or there is none.
         """
         wanted = {text: Target.parse(text) for text in targets}
         if not wanted:
             raise ValueError("a channel needs at least one target")
+        if self._closed:
+            return
         for text in [text for text in self._addresses if text not in wanted]:
             address, task = self._addresses.pop(text)
             task.cancel()

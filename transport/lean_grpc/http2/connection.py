@@ -304,7 +304,7 @@ class Connection(StreamLifecycle):
             return
         self._guard.note_unproductive()
         stream = self.streams.get(stream_id)
-        if stream is None:
+        if stream is None or stream.state == IDLE:
             if self._is_idle(stream_id):
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
             return
@@ -318,7 +318,7 @@ class Connection(StreamLifecycle):
         if len(payload) != 4:
             raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM is not of 4 bytes")
         stream = self.streams.get(stream_id)
-        if stream is None:
+        if stream is None or stream.state == IDLE:
             if self._is_idle(stream_id):
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
             self._guard.note_unproductive()

@@ -220,10 +220,13 @@ class StreamLifecycle:
         self.outbox.control(codes.frame(codes.GOAWAY, 0, 0, payload))
 
     def _is_idle(self, stream_id: int) -> bool:
-        """Tell whether neither side has ever used this id or a later one of the same side."""
-        if stream_id & 1:
-            return stream_id > self.last_remote_id if self.server else stream_id >= self._next_id
-        return True
+        """Tell whether this id, or a later one of the same side, has never been on the wire."""
+        if not stream_id & 1:
+            return True
+        if self.server:
+            return stream_id > self.last_remote_id
+        stream = self.streams.get(stream_id)
+        return stream_id >= self._next_id or (stream is not None and stream.state == IDLE)
 
     def _stray(self, stream_id: int, what: str) -> None:
         """Answer DATA or HEADERS on a stream that is not open (RFC 9113, 5.1, "closed", and 5.1.1)."""
