@@ -46,6 +46,8 @@ class PoolWatch:
         self._pool: Pool | None = None
         self._pools = self._following(path, _by_name(pool), pool_of, self._pool_changed)
         self._pods: ListWatch[Pod] | None = None
+        self._selected = ""
+        """Selector of the pods that are followed; that of the pool may have changed since."""
         self._restart = asyncio.Event()
         self._flush: asyncio.Handle | None = None
         self._maps = [
@@ -60,7 +62,7 @@ class PoolWatch:
     @property
     def synced(self) -> bool:
         """Tell whether the endpoints are those of the pool: both it and its pods were listed."""
-        if self._pool is None:
+        if self._pool is None or self._selected != self._pool.label_selector:
             return False
         return self._pods is not None and self._pods.synced
 
@@ -101,7 +103,8 @@ class PoolWatch:
                 self._pods = None
             else:
                 known = {} if self._pods is None else self._pods.objects
-                selector = {"labelSelector": self._pool.label_selector}
+                self._selected = self._pool.label_selector
+                selector = {"labelSelector": self._selected}
                 self._pods = self._following(path, selector, pod_of, self._touched)
                 # Until the new list is here, those known already that the new selector takes stay in use.
                 self._pods.objects = known
