@@ -72,7 +72,7 @@ class Limits:
     keepalive_timeout: float = 20.0
     """Silence after that PING at which the connection is given up."""
     max_connections: int = 1_000
-    """Connections that a server holds; one more is closed at once."""
+    """Connections that a server holds; one more ends the oldest without streams, or is closed at once."""
     max_waiting_calls: int = 10_000
     """Calls of a channel that wait for a connection or a free stream."""
 

@@ -94,14 +94,33 @@ async def test_a_stream_that_is_never_used_ends(served: Any, limits: Limits, eve
 
 
 @pytest.mark.parametrize("limits", [Limits(max_connections=2)])
-async def test_connections_above_the_limit_are_closed_at_once(served: Any, limits: Limits) -> None:
+async def test_connections_above_the_limit_are_closed_at_once(
+    served: Any, limits: Limits, eventually: Any
+) -> None:
     pairs = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
     for each_reader, each_writer in pairs:
-        each_writer.write(GREETING)
+        each_writer.write(GREETING + Wire().request(fields=REQUEST))
         await each_reader.readexactly(9)
+    await eventually(lambda: served.server.streams == 2)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     assert await all_that_comes(reader) == b""
+    assert served.server.streams == 2
     for _, each in [*pairs, (reader, writer)]:
+        each.close()
+
+
+@pytest.mark.parametrize("limits", [Limits(max_connections=2)])
+async def test_idle_connections_keep_nobody_out(served: Any, limits: Limits) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+    for each_reader, each_writer in idle:
+        each_writer.write(GREETING + frame(codes.SETTINGS, codes.ACK, 0))
+        await each_reader.readexactly(9)
+    async with Channel(f"127.0.0.1:{served.port}") as channel:
+        assert await channel.unary(REVERSE, b"ab", timeout=10) == b"ba"
+        assert b"\0\0\0\0\0\0\0\0" in await all_that_comes(idle[0][0])  # GOAWAY, NO_ERROR: the oldest
+        idle[1][1].write(frame(codes.PING, 0, 0, bytes(8)))
+        await idle[1][0].readuntil(bytes((8, codes.PING, codes.ACK)))
+    for _, each in idle:
         each.close()
 
 

@@ -144,6 +144,16 @@ class Link(asyncio.Protocol):
             self._closing_since = self._loop.time()
             self._transport.abort()
 
+    @property
+    def idle(self) -> bool:
+        """Tell whether the connection is open and holds no stream."""
+        return not self.core.streams and self._closing_since is None
+
+    def dismiss(self) -> None:
+        """End a connection without streams: GOAWAY says which were taken, and the socket is closed."""
+        self.core.drain()
+        self.flush()
+
     def drain(self) -> None:
         """Take no new streams, end when the present ones have."""
         if self._drain_since is None:

@@ -33,7 +33,7 @@ class Server:
         self._limits = limits
         self._routes: dict[str, HandlerFactory] = {}
         self._listeners: list[asyncio.Server] = []
-        self._links: set[_ServerLink] = set()
+        self._links: dict[_ServerLink, None] = {}
         self._timer: DeadlineTimer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -157,16 +157,21 @@ class Server:
     # What links call.
 
     def admit(self, link: "_ServerLink") -> bool:
-        """Take note of a connection, unless there are too many."""
-        if self._draining or len(self._links) >= self._limits.max_connections:
+        """Take note of a connection; if there are too many, the oldest idle one goes, or this one is refused."""
+        if self._draining:
             return False
-        self._links.add(link)
+        if len(self._links) >= self._limits.max_connections:
+            idle = next((each for each in self._links if each.idle), None)
+            if idle is None:
+                return False
+            idle.dismiss()
+        self._links[link] = None
         self._empty.clear()
         return True
 
     def dismiss(self, link: "_ServerLink") -> None:
         """Forget a connection."""
-        self._links.discard(link)
+        self._links.pop(link, None)
         if not self._links:
             self._empty.set()
 
@@ -211,7 +216,7 @@ class Server:
 
     def _expire(self, now: float) -> float | None:
         earliest: float | None = None
-        for link in self._links:
+        for link in list(self._links):
             for call in link.calls():
                 deadline = call.deadline
                 if deadline is None:
