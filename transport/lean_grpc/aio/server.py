@@ -157,7 +157,7 @@ class Server:
     # What links call.
 
     def admit(self, link: "_ServerLink") -> bool:
-        """Take note of a connection; if there are too many, the oldest idle one goes, or this one is refused."""
+        """Note a connection; if there are too many, the oldest idle one goes, or this one is refused."""
         if self._draining:
             return False
         if len(self._links) >= self._limits.max_connections:
