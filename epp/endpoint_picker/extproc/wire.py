@@ -229,7 +229,6 @@ def response_body_reply(body: bytes, end: bool) -> bytes:
 
 #: Replies that let headers and trailers through as they are.
 RESPONSE_HEADERS_REPLY: Final = b"\x12\x00"
-REQUEST_HEADERS_REPLY: Final = b"\x0a\x00"
 REQUEST_TRAILERS_REPLY: Final = b"\x2a\x00"
 RESPONSE_TRAILERS_REPLY: Final = b"\x32\x00"
 

@@ -72,10 +72,6 @@ class Count:
     def __init__(self) -> None:
         self.value = 0.0
 
-    def add(self, amount: float = 1.0) -> None:
-        """Add to the value."""
-        self.value += amount
-
 
 class Counts:
     """A family of `Count` by label values: a counter, or a gauge that goes both ways."""
