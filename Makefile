@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 REGISTRY ?=
 VERSION  := 0.1.0
 
-.PHONY: help setup tools control-plane check fmt test unit fuzz interop-tools demo demo-down crds lock images clean
+.PHONY: help setup tools control-plane check static fmt test unit fuzz interop-tools demo demo-down crds lock images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,9 +20,10 @@ help: ## List the commands
 setup: $(VENV)/.ready ## Make the virtual environment from the lock file
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Headroom needs Python >= 3.11; this is " + sys.version.split()[0] + ". Set PYTHON=.") if sys.version_info < (3, 11) else None'
-	@echo "== setting up $(VENV) (about a minute)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit("Headroom needs Python >= 3.11; this is " + sys.version.split()[0] + ". Name a newer one: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	@echo "== setting up $(VENV) (a minute or two)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	  { echo "python venv could not be made; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -38,12 +39,15 @@ control-plane: tools ## Build etcd, kube-apiserver and kube-controller-manager o
 	@$(BIN)/headroom local build
 
 check: setup ## Quick loop: format, lint, types, import contracts, generated CRDs, unit tests
-	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory static
+	@$(BIN)/pytest -q tests/unit
+
+static: setup
+	@$(BIN)/ruff format --check . || { echo "make fmt formats the code"; exit 1; }
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m inference_api.crd --check
-	@$(BIN)/pytest -q tests/unit
+	@$(BIN)/python -m inference_api.crd --check || { echo "make crds writes the CRDs"; exit 1; }
 
 fmt: setup ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only .
@@ -53,11 +57,7 @@ unit: setup ## Unit tests only
 	@$(BIN)/pytest -q tests/unit
 
 test: control-plane interop-tools ## All checks and all tests, on the real API server and the real Envoy
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
-	@$(BIN)/python -m inference_api.crd --check
+	@$(MAKE) --no-print-directory static
 	@$(BIN)/pytest
 
 interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's tests against them skip without
@@ -79,6 +79,7 @@ crds: setup ## Write the CRD YAML from the API types
 	@$(BIN)/python -m inference_api.crd
 
 lock: setup ## Resolve the dependencies anew (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
 	@uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	  --extra dev --no-header --no-annotate pyproject.toml -o requirements.lock
 
@@ -88,8 +89,9 @@ images: ## Build the container images: make images REGISTRY=registry.example.com
 	  docker build -f $${part%%:*}/Dockerfile -t $(REGISTRY)/$${part##*:}:$(VERSION) .; \
 	done
 
-bench-%: setup ## Run one benchmark: make bench-transport (a JSON line a figure)
-	@$(BIN)/python bench/$*.py
+bench-%: setup ## Run one benchmark, a JSON line a figure: make bench-transport [ARGS='--churn 1000000']
+	@test -f bench/$*.py || { echo "no benchmark '$*'; there are: $(notdir $(basename $(wildcard bench/*.py)))"; exit 2; }
+	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean: ## Remove what the commands above made in this tree (not the control-plane cache)
 	@rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 it could not be done (one line on standard error says why
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from headroom_cli import local
 from headroom_cli.demo import main as demo
@@ -20,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="headroom", description="Headroom on this machine: a local cluster to try it in."
     )
+    whole.add_argument("--version", action="version", version=version("headroom-operator"))
     groups = whole.add_subparsers(required=True, metavar="GROUP")
     local.add_commands(groups)
     demo.add_commands(groups)

@@ -5,6 +5,7 @@ import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -78,11 +79,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headroom-epp",
-        usage="headroom-epp --pool-name NAME [options] (--help tells all)",
+        usage="headroom-epp --pool-name NAME [options]",
         description="Endpoint picker for an InferencePool.",
         allow_abbrev=False,
     )
     add = parser.add_argument
+    add("--version", action="version", version=version("headroom-operator"))
     add("--pool-name", default="", help="InferencePool to pick for")
     add("--pool-namespace", default=environment.get("NAMESPACE") or "default", help="default: env NAMESPACE")
     address = environment.get("POD_IP") or "127.0.0.1"
@@ -109,11 +111,26 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default=outside or None,
         help="outside of a cluster; default: env KUBECONFIG",
     )
-    add("--drain-timeout", type=_seconds, default=30.0, help="longest time to serve on after SIGTERM")
-    add("--refresh-metrics-interval", type=_seconds, default=_MIN_REFRESH_S, help="at least 50ms")
-    add("--max-request-bytes", type=_size, default=MAX_REQUEST_BYTES, help="largest request body")
-    add("--max-buffered-bytes", type=_size, default=MAX_BUFFERED_BYTES, help="bodies held at one time")
-    add("--log-level", choices=LEVELS, default="info")
+    add(
+        "--drain-timeout",
+        type=_seconds,
+        default=30.0,
+        help="longest service after SIGTERM (default 30s)",
+    )
+    add("--refresh-metrics-interval", type=_seconds, default=_MIN_REFRESH_S, help="at least 50ms (default)")
+    add(
+        "--max-request-bytes",
+        type=_size,
+        default=MAX_REQUEST_BYTES,
+        help="largest body (default 256Mi)",
+    )
+    add(
+        "--max-buffered-bytes",
+        type=_size,
+        default=MAX_BUFFERED_BYTES,
+        help="bodies held at once (default 1Gi)",
+    )
+    add("--log-level", choices=LEVELS, default="info", help="default info")
     return parser
 
 

