@@ -17,9 +17,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvloop
+from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
@@ -68,9 +71,11 @@ class ModelServer(asyncio.Protocol):
     def __init__(self) -> None:
         self._got = b""
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
+    @override
     def data_received(self, data: bytes) -> None:
         self._got += data
         if self._got.startswith(b"GET") and self._got.endswith(b"\r\n\r\n"):
@@ -100,10 +105,12 @@ class Client(asyncio.Protocol):
         self._over = over
         self._tail = b""
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._next()
 
+    @override
     def data_received(self, data: bytes) -> None:
         if not self._tail and not data.startswith(b"HTTP/1.1 200"):
             self._over.set_exception(RuntimeError(data.decode("latin-1")))
@@ -126,7 +133,7 @@ async def load(port: int, count: int, stream: bool) -> None:
     work = iter([request(number, stream) for number in range(count)])
     ends = [loop.create_future() for _ in range(CONNECTIONS)]
     for end in ends:
-        await loop.create_connection(lambda end=end: Client(work, end), "127.0.0.1", port)
+        await loop.create_connection(partial(Client, work, end), "127.0.0.1", port)
     await asyncio.gather(*ends)
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import uvloop
@@ -91,7 +92,7 @@ CHUNK += b" " * (250 - len(CHUNK))
 
 
 def chunk_request() -> bytes:
-    return ext_proc.ProcessingRequest(response_body=ext_proc.HttpBody(body=CHUNK)).SerializeToString()
+    return bytes(ext_proc.ProcessingRequest(response_body=ext_proc.HttpBody(body=CHUNK)).SerializeToString())
 
 
 CHUNK_HEAD = ext_proc.ProcessingResponse(response_body=streamed(CHUNK)).SerializeToString()
@@ -114,7 +115,7 @@ class Reading:
         at = body.find(b'"total_tokens":')
         if at >= 0:
             self.usage = int(body[at + 15 : body.index(b"}", at)])
-        return CHUNK_HEAD + body
+        return bytes(CHUNK_HEAD) + body
 
 
 # -- the servers ----------------------------------------------------------------------------------------
@@ -183,19 +184,19 @@ async def serve_lean(tls: bool) -> int:
 async def serve_aio(tls: bool) -> int:
     replies = answers()
 
-    async def exchange(stream: object, context: grpc.aio.ServicerContext) -> None:
+    async def exchange(stream: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         seen = 0
         while (await context.read()) is not grpc.aio.EOF:
             await context.write(replies[seen])
             seen += 1
 
-    async def chunks(stream: object, context: grpc.aio.ServicerContext) -> None:
+    async def chunks(stream: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         reading = Reading()
         while (payload := await context.read()) is not grpc.aio.EOF:
             await context.write(reading.echo(payload))
 
     server = grpc.aio.server()
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Exchange": grpc.stream_stream_rpc_method_handler(exchange),
         "Chunks": grpc.stream_stream_rpc_method_handler(chunks),
     }
