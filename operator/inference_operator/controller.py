@@ -220,14 +220,20 @@ class Controller:
         reach = await look(self._api, self._settings.namespaces)
         self._note(reach)
         self._reader.access = reach.access
+        before = self._keys()
         for kind in reach.watchable - {CRD}:
             await self._list(kind)
         if self._watch is None or self._watch.kinds != reach.watchable:
             await self._restart_watch(reach)
-        for body in list(self._cache.all(POOL)):
-            self.wake((body["metadata"]["namespace"], body["metadata"]["name"]))
+        # Those that are not to be seen any more, too: their EndpointPickers have to say so.
+        for key in before | self._keys():
+            self.wake(key)
         self.last_resync = time.monotonic()
         self._listed.set()
+
+    def _keys(self) -> set[PoolKey]:
+        bodies = [body for kind in (POOL, PICKER) for body in self._cache.all(kind)]
+        return {(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies}
 
     async def _list(self, kind: Kind) -> None:
         spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
