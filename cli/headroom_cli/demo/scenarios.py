@@ -114,7 +114,7 @@ def picker_frozen(stage: Stage) -> list[Measurement]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class Loss:
     """What one loss of the picker cost."""
 
     failed: int
@@ -134,9 +134,9 @@ class _Loss:
 
 def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measurement]:
     """Lose the picker, again when it cost too much: on a starved machine Envoy may hear of a loss late."""
-    losses: list[_Loss] = []
+    losses: list[Loss] = []
     while not losses or (not losses[-1].kept and len(losses) < LOSS_TRIES):
-        losses.append(_lose_picker(stage, how))
+        losses.append(lose_picker(stage, how))
     last = losses[-1]
     if not last.kept:
         raise DemoError(
@@ -152,7 +152,8 @@ def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measureme
     ]
 
 
-def _lose_picker(stage: Stage, how: signal.Signals) -> _Loss:
+def lose_picker(stage: Stage, how: signal.Signals) -> Loss:
+    """Take the picker away under load, wait until it is back, and return what it cost."""
     settle(stage)
     pod = stage.picker_pod()["metadata"]["name"]
     with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
@@ -170,7 +171,7 @@ def _lose_picker(stage: Stage, how: signal.Signals) -> _Loss:
         load.await_served(4 * IN_FLIGHT)
         failed = [entry for entry in load.stop() if not entry.ok]
     late = sum(entry.start > lost_at + GRACE_AFTER_LOSS_S for entry in failed)
-    return _Loss(failed=len(failed), late=late, down_s=down, back_s=back_at - lost_at)
+    return Loss(failed=len(failed), late=late, down_s=down, back_s=back_at - lost_at)
 
 
 def scale(stage: Stage) -> list[Measurement]:
