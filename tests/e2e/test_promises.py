@@ -31,8 +31,8 @@ def test_promise(scenario: Scenario, stage: Stage) -> None:
 
 
 def test_a_frozen_picker_costs_each_client_two_requests_at_most(stage: Stage) -> None:
-    # The promise is one, and two more in all; `make demo CHECK=1` holds it. Now and then a second round of one
-    # worker's requests was lost (24 of 16 in flight), for a reason not found yet.
+    # The promise is one, and two more in all; `make demo CHECK=1` holds it. Now and then a second round of
+    # one worker's requests was lost (24 with 16 in flight), for a reason not found yet.
     loss = scenarios.lose_picker(stage, signal.SIGSTOP)
     assert loss.failed <= 2 * scenarios.IN_FLIGHT + scenarios.ENVOY_WORKERS
 
