@@ -60,6 +60,10 @@ test: control-plane interop-tools ## All checks and all tests, on the real API s
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/pytest
 
+test-%: control-plane ## Run one long test: make test-NAME runs tests/long/test_NAME.py [ARGS='-k ...']
+	@test -f tests/long/test_$*.py || { echo "no long test '$*'; there are: $(patsubst test_%,%,$(notdir $(basename $(wildcard tests/long/test_*.py))))"; exit 2; }
+	@$(BIN)/pytest -m long -v $(ARGS) tests/long/test_$*.py
+
 interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's tests against them skip without
 	@{ command -v nghttp && command -v h2load; } >/dev/null || \
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
