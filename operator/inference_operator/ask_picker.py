@@ -1,7 +1,7 @@
 """Asking ready picker pods, over HTTP, whether they use what they were given. A thin shell.
 
-It runs beside the passes and never holds one up: a pass takes what has been heard so far, and is woken when
-there is more. A pod that does not answer costs a short time-out; what was heard before is kept.
+It runs beside the passes and never holds one up: a pass takes the latest answer, and a new
+answer wakes the pool. A pod that does not answer costs a short time-out; the answer before is kept.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from inference_api import names
 from inference_api.offered import OFFERED_PATH, Offered
 from inference_operator.api import Api, ApiError, ApiUnavailable
 from inference_operator.endpoints import is_ready
-from inference_operator.heard import Heard, Question, conclude
 from inference_operator.kinds import POD, Object, PoolKey
 from inference_operator.naming import APP_LABEL
+from inference_operator.picker_answers import PickerAnswer, Question, conclude
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Talk:
     """How far the talk with one picker is."""
 
     question: Question | None = None
-    heard: Heard = field(default_factory=Heard)
+    known: PickerAnswer = field(default_factory=PickerAnswer)
     ended: float = 0.0
     """When the last round ended, by time.monotonic."""
     task: asyncio.Task[None] | None = None
@@ -67,24 +67,24 @@ class PickerAsker:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
 
-    def ask(self, key: PoolKey, question: Question | None) -> Heard:
-        """Return what has been heard so far, and have the question asked where the answer may be another.
+    def ask(self, key: PoolKey, question: Question | None) -> PickerAnswer:
+        """Return the latest answer, and ask again where another answer is possible.
 
-        None while there is nobody to ask: what was heard last is kept.
+        `question` is None while no pod can be asked; the latest answer is kept.
         """
         talk = self._talks.setdefault(key, _Talk())
         if question is None:
             talk.stop()
             talk.question = None
-            talk.heard = Heard(answer=talk.heard.answer)
+            talk.known = PickerAnswer(answer=talk.known.answer)
         elif question != talk.question:
             talk.stop()
             talk.question = question
-            talk.heard = replace(talk.heard, problem="", asking=True)
+            talk.known = replace(talk.known, problem="", asking=True)
             talk.task = asyncio.create_task(self._talk(key, talk, question, _PAUSES))
         elif talk.task is None and time.monotonic() - talk.ended >= self._again_after:
             talk.task = asyncio.create_task(self._talk(key, talk, question, _ONCE))
-        return talk.heard
+        return talk.known
 
     def forget(self, key: PoolKey) -> None:
         """There is no picker of ours for the pool."""
@@ -101,30 +101,30 @@ class PickerAsker:
             await self._session.close()
 
     async def _talk(self, key: PoolKey, talk: _Talk, question: Question, pauses: tuple[float, ...]) -> None:
-        heard = Heard(problem="no answer")
+        known = PickerAnswer(problem="no answer")
         try:
             for pause in pauses:
                 await asyncio.sleep(pause)
-                heard = await self._hear(question)
-                if not heard.problem:
+                known = await self._ask_pods(question)
+                if not known.problem:
                     break
         except Exception:
             # A fault of ours with one answer: the condition stays unknown, all else goes on.
             log.exception("asking a picker broke", extra={"pool": "/".join(key)})
-        if heard.answer is None:
-            heard = replace(heard, answer=talk.heard.answer)
-        news = heard != talk.heard
-        talk.heard, talk.ended, talk.task = heard, time.monotonic(), None
+        if known.answer is None:
+            known = replace(known, answer=talk.known.answer)
+        news = known != talk.known
+        talk.known, talk.ended, talk.task = known, time.monotonic(), None
         if news:
             self._wake(key)
 
-    async def _hear(self, question: Question) -> Heard:
+    async def _ask_pods(self, question: Question) -> PickerAnswer:
         async with self._slots:
             selector = f"{APP_LABEL}={question.app},{names.MANAGED_BY_LABEL}={names.MANAGED_BY_VALUE}"
             try:
                 pods, _ = await self._api.list_all(POD, question.namespace, selector, cached=True)
             except (ApiError, ApiUnavailable):
-                return Heard(problem="the picker's pods cannot be listed")
+                return PickerAnswer(problem="the picker's pods cannot be listed")
             asked = [pod for pod in pods if _may_be_asked(pod)][:_MOST_PODS]
             told = await asyncio.gather(*(self._ask_pod(pod, question.port) for pod in asked))
         said = [each for each in told if isinstance(each, Offered)]

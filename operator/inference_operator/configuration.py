@@ -7,10 +7,10 @@ from inference_api.endpoint_picker import CONFIG_ACCEPTED
 from inference_api.offered import Offered, OfferedText, Uses, text_mark
 from inference_operator import reasons
 from inference_operator.desired.ports import picker_ports
-from inference_operator.heard import Question
 from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT
 from inference_operator.naming import config_name, priorities_name
 from inference_operator.observation import Observation
+from inference_operator.picker_answers import Question
 from inference_operator.reasons import Reason
 from inference_operator.rollout import Judgement
 
@@ -44,19 +44,19 @@ def judge_configuration(seen: Observation) -> Judgement:
     While that is being asked, the condition stays what it was, with the generation that it was judged from:
     nobody is told "unknown" in the moment between a change and the answer.
     """
-    heard = seen.heard
+    known = seen.picker_answer
     mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
-    if mark and heard.answer is not None and heard.answer.config.mark == mark:
-        return _said(seen, heard.answer)
+    if mark and known.answer is not None and known.answer.config.mark == mark:
+        return _said(seen, known.answer)
     status = None if seen.picker is None else seen.picker.status
     held = None if status is None else status.condition(CONFIG_ACCEPTED)
-    if heard.asking and held is not None and held.reason != reasons.NOT_JUDGED.word:
+    if known.asking and held is not None and held.reason != reasons.NOT_JUDGED.word:
         return Judgement(
             held.status, reasons.Finding(held.reason, held.message), generation=held.observed_generation
         )
-    if heard.problem:
+    if known.problem:
         port = picker_ports(seen).metrics
-        return Judgement("Unknown", reasons.NOT_ANSWERED.say(problem=heard.problem, port=port))
+        return Judgement("Unknown", reasons.NOT_ANSWERED.say(problem=known.problem, port=port))
     return Judgement("Unknown", reasons.NOT_ASKED.say())
 
 

@@ -22,9 +22,9 @@ from inference_operator.handlers import Watch
 from inference_operator.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.observe import Reader
 from inference_operator.ownership import Stance
-from inference_operator.passes import Pass, Result
 from inference_operator.pods import PodWatches
 from inference_operator.queue import WorkQueue
+from inference_operator.reconcile import Pass, Result
 from inference_operator.report import Reporter
 from inference_operator.selectors import watch_selector
 from inference_operator.settings import Settings

@@ -12,8 +12,8 @@ from inference_api.endpoint_picker import EndpointPicker, EndpointPickerSpec
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import EndpointPickerRef, InferencePool
 from inference_operator.endpoints import EndpointTally
-from inference_operator.heard import Heard
 from inference_operator.kinds import Kind, Object, PoolKey
+from inference_operator.picker_answers import PickerAnswer
 from inference_operator.reasons import Finding
 from inference_operator.settings import Settings
 
@@ -72,7 +72,7 @@ class Observation:
     endpoints: EndpointTally = field(default_factory=EndpointTally)
     picker_pods: tuple[Object, ...] = ()
     """Pods of our Deployments that are not ready; empty when all are."""
-    heard: Heard = field(default_factory=Heard)
+    picker_answer: PickerAnswer = field(default_factory=PickerAnswer)
     """What the picker says of its configuration."""
     absent_for: float = 0.0
     """Seconds for which the picker Service is known to have been absent; 0 while it exists."""

@@ -84,7 +84,7 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
 
 
 def _spoils(kind: str, judgement: Judgement) -> bool:
-    """Return whether the summary cannot be True: a picker that has not been heard serves all the same."""
+    """Return whether the summary cannot be True: a picker that gave no answer serves all the same."""
     return judgement.status == "False" or (judgement.status == "Unknown" and kind != CONFIG_ACCEPTED)
 
 

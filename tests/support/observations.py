@@ -8,10 +8,10 @@ from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
 from inference_api.offered import Offered, OfferedText, Uses, text_mark
 from inference_operator.desired.plan import desired
-from inference_operator.heard import Heard
 from inference_operator.kinds import CHILD_KINDS, CONFIG_MAP, OBJECTIVES, PICKER, POD, POOL, Kind, Object
 from inference_operator.observation import Access, Observation
 from inference_operator.ownership import Verdict, judge
+from inference_operator.picker_answers import PickerAnswer
 from inference_operator.settings import Settings
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
@@ -98,11 +98,11 @@ def settled(seen: Observation | None = None) -> Observation:
     return replace(seen, children=children, service=service, absent_for=0.0).with_picker(own)
 
 
-def heard(seen: Observation, error: str = "", uses: Uses = Uses.OFFERED) -> Observation:
+def answered(seen: Observation, error: str = "", uses: Uses = Uses.OFFERED) -> Observation:
     """Return the observation after the picker has spoken about the configuration that is written now."""
     body = seen.children[CONFIG_MAP, f"{seen.picker_name}-config"]
     text = OfferedText(mark=text_mark(body["data"]["config.yaml"]), error=error, uses=uses)
-    return replace(seen, heard=Heard(answer=Offered(config=text)))
+    return replace(seen, picker_answer=PickerAnswer(answer=Offered(config=text)))
 
 
 def as_live(kind: Kind, body: Object) -> Object:

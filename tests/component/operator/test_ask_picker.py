@@ -12,8 +12,8 @@ from typing_extensions import override
 from inference_api.offered import OFFERED_PATH, Offered, OfferedText, Uses
 from inference_operator.api import Api, ApiUnavailable
 from inference_operator.ask_picker import PickerAsker
-from inference_operator.heard import Heard, Question
 from inference_operator.kinds import Kind, Object, PoolKey
+from inference_operator.picker_answers import PickerAnswer, Question
 
 KEY: PoolKey = ("ns", "llm")
 HOST = "127.0.94.1"
@@ -90,7 +90,7 @@ def about(port: int, mark: str = "new", deployment: str = "1") -> Question:
     return Question(namespace="ns", app="llm-epp", port=port, mark=mark, deployment=deployment)
 
 
-async def heard(asker: PickerAsker, woken: asyncio.Event, question: Question) -> Heard:
+async def answer_of(asker: PickerAsker, woken: asyncio.Event, question: Question) -> PickerAnswer:
     """Ask, wait for the news, and return it."""
     woken.clear()
     assert asker.ask(KEY, question).asking
@@ -102,28 +102,28 @@ async def heard(asker: PickerAsker, woken: asyncio.Event, question: Question) ->
 @pytest.mark.parametrize("answer", [GOOD, BAD])
 async def test_it_hands_on_what_the_picker_says(answer: Offered) -> None:
     async with serving(answer) as picker, asking(Pods()) as (asker, woken):
-        assert await heard(asker, woken, about(picker.port)) == Heard(answer=answer)
+        assert await answer_of(asker, woken, about(picker.port)) == PickerAnswer(answer=answer)
         assert picker.asked == 1
 
 
 async def test_it_asks_until_the_picker_has_seen_the_text() -> None:
     async with serving(OLD, OLD, BAD) as picker, asking(Pods()) as (asker, woken):
-        assert await heard(asker, woken, about(picker.port)) == Heard(answer=BAD)
+        assert await answer_of(asker, woken, about(picker.port)) == PickerAnswer(answer=BAD)
         assert picker.asked == 3
 
 
 async def test_the_same_question_is_not_asked_twice_and_another_one_at_once() -> None:
     async with serving(GOOD) as picker, asking(Pods()) as (asker, woken):
-        await heard(asker, woken, about(picker.port))
+        await answer_of(asker, woken, about(picker.port))
         for _ in range(3):
-            assert asker.ask(KEY, about(picker.port)) == Heard(answer=GOOD)
-        await heard(asker, woken, about(picker.port, deployment="2"))
+            assert asker.ask(KEY, about(picker.port)) == PickerAnswer(answer=GOOD)
+        await answer_of(asker, woken, about(picker.port, deployment="2"))
         assert picker.asked == 2
 
 
 async def test_a_resync_asks_again_and_wakes_only_for_news() -> None:
     async with serving(GOOD, GOOD, BAD) as picker, asking(Pods(), again_after=0.0) as (asker, woken):
-        await heard(asker, woken, about(picker.port))
+        await answer_of(asker, woken, about(picker.port))
         woken.clear()
         asker.ask(KEY, about(picker.port))
         await until(lambda: picker.asked == 2)
@@ -143,7 +143,7 @@ async def test_a_resync_asks_again_and_wakes_only_for_news() -> None:
 )
 async def test_what_is_no_answer_leaves_the_last_one(body: Any, status: int) -> None:
     async with serving(GOOD, body) as picker, asking(Pods(), again_after=0.0) as (asker, woken):
-        await heard(asker, woken, about(picker.port))
+        await answer_of(asker, woken, about(picker.port))
         picker.status = status
         woken.clear()
         asker.ask(KEY, about(picker.port))
@@ -156,15 +156,15 @@ async def test_what_is_no_answer_leaves_the_last_one(body: Any, status: int) -> 
 async def test_nothing_raises_when_nobody_is_there() -> None:
     pods = Pods()
     async with serving(GOOD) as picker, asking(pods, again_after=0.0) as (asker, woken):
-        await heard(asker, woken, about(picker.port))
+        await answer_of(asker, woken, about(picker.port))
         pods.away = True
         await until(lambda: "listed" in asker.ask(KEY, about(picker.port)).problem)
         pods.away, pods.ready = False, False
         await until(lambda: "ready" in asker.ask(KEY, about(picker.port)).problem)
         assert asker.ask(KEY, about(picker.port)).answer == GOOD
-        assert asker.ask(KEY, None) == Heard(answer=GOOD)
+        assert asker.ask(KEY, None) == PickerAnswer(answer=GOOD)
         asker.forget(KEY)
-        assert asker.ask(KEY, None) == Heard()
+        assert asker.ask(KEY, None) == PickerAnswer()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from inference_api.offered import ERROR_LIMIT, Offered, OfferedText, Uses, text_mark
 from inference_operator.configuration import question
-from inference_operator.heard import Heard, conclude
 from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT
 from inference_operator.observation import Observation
 from inference_operator.ownership import judge
+from inference_operator.picker_answers import PickerAnswer, conclude
 from inference_operator.status import Report, report
-from observations import heard, observation, picker_body, settled
+from observations import answered, observation, picker_body, settled
 
 READY = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 FAULT = "plugins[0].type: there is no plugin 'no-such-scorer'"
@@ -56,7 +56,7 @@ DEFAULTS = ready(settled())
 def test_a_refused_configuration_is_told_with_what_decides_instead(
     seen: Observation, uses: Uses, words: str
 ) -> None:
-    made = told(heard(seen, FAULT, uses))
+    made = told(answered(seen, FAULT, uses))
     status, reason, message = condition(made)
     assert (status, reason) == ("False", "ConfigRefused")
     assert words in message
@@ -65,15 +65,15 @@ def test_a_refused_configuration_is_told_with_what_decides_instead(
 
 
 def test_the_summary_says_it_when_all_else_is_well() -> None:
-    made = told(heard(USERS, FAULT))
+    made = told(answered(USERS, FAULT))
     assert made.summary.reason == "NoEndpoints"
-    made = told(heard(replace(USERS, endpoints=replace(USERS.endpoints, ready=1, total=1)), FAULT))
+    made = told(answered(replace(USERS, endpoints=replace(USERS.endpoints, ready=1, total=1)), FAULT))
     assert made.summary.reason == "ConfigRefused"
     assert condition(made, "Ready")[:2] == ("False", "ConfigRefused")
 
 
 def test_a_long_error_is_cut() -> None:
-    _, _, message = condition(told(heard(USERS, "x\n" * (ERROR_LIMIT // 2))))
+    _, _, message = condition(told(answered(USERS, "x\n" * (ERROR_LIMIT // 2))))
     assert len(message) < 700
     assert "\n" not in message
     assert "Correct spec.config" in message
@@ -81,19 +81,19 @@ def test_a_long_error_is_cut() -> None:
 
 def test_refused_priorities_are_told_while_they_are_those_that_are_written() -> None:
     table = text_mark(USERS.children[CONFIG_MAP, "llm-epp-priorities"]["data"]["table.json"])
-    answer = heard(USERS).heard.answer
+    answer = answered(USERS).picker_answer.answer
     assert answer is not None
     for mark, status in ((table, "False"), ("0" * 16, "True")):
         refused = OfferedText(mark=mark, error="version: 9", uses=Uses.LAST_GOOD)
-        said = Heard(answer=answer.model_copy(update={"priorities": refused}))
-        assert condition(told(replace(USERS, heard=said)))[0] == status
+        said = PickerAnswer(answer=answer.model_copy(update={"priorities": refused}))
+        assert condition(told(replace(USERS, picker_answer=said)))[0] == status
 
 
 def test_an_answer_about_another_text_says_nothing() -> None:
     older = Offered(config=OfferedText(mark="0" * 16, error=FAULT))
-    said = condition(told(replace(USERS, heard=Heard(answer=older))))
+    said = condition(told(replace(USERS, picker_answer=PickerAnswer(answer=older))))
     assert said[:2] == ("Unknown", "NotAsked")
-    late = condition(told(replace(USERS, heard=Heard(answer=older, problem="not seen yet"))))
+    late = condition(told(replace(USERS, picker_answer=PickerAnswer(answer=older, problem="not seen yet"))))
     assert late[:2] == ("Unknown", "NotAnswered")
     assert "not seen yet" in late[2]
     assert "9090" in late[2]
@@ -101,9 +101,9 @@ def test_an_answer_about_another_text_says_nothing() -> None:
 
 @pytest.mark.parametrize("error", [FAULT, ""])
 def test_while_a_change_is_asked_about_the_condition_stays_what_it_was(error: str) -> None:
-    first = told(heard(USERS, error))
+    first = told(answered(USERS, error))
     edited = after(USERS, first, generation=9)
-    during = told(replace(edited, heard=Heard(asking=True)))
+    during = told(replace(edited, picker_answer=PickerAnswer(asking=True)))
     assert condition(during) == condition(first)
     assert (condition(during, "Ready")[1] == "ConfigRefused") == (
         condition(first, "Ready")[1] == "ConfigRefused"
@@ -111,7 +111,7 @@ def test_while_a_change_is_asked_about_the_condition_stays_what_it_was(error: st
     found = during.status.condition("ConfigAccepted")
     assert found is not None
     assert found.observed_generation == 3
-    silent = told(replace(edited, heard=Heard(problem="pod p did not answer")))
+    silent = told(replace(edited, picker_answer=PickerAnswer(problem="pod p did not answer")))
     assert condition(silent)[:2] == ("Unknown", "NotAnswered")
 
 
@@ -136,7 +136,7 @@ LATE = Offered(config=OfferedText(mark="old", error="no"))
 
 
 @pytest.mark.parametrize(
-    ("said", "unheard", "answer", "sure"),
+    ("said", "silent", "answer", "sure"),
     [
         pytest.param([GOOD, GOOD], [], GOOD, True, id="all accept"),
         pytest.param([GOOD, BAD], ["silent"], BAD, True, id="one refuses"),
@@ -146,8 +146,8 @@ LATE = Offered(config=OfferedText(mark="old", error="no"))
     ],
 )
 def test_several_pods_say_one_thing(
-    said: list[Offered], unheard: list[str], answer: Offered | None, sure: bool
+    said: list[Offered], silent: list[str], answer: Offered | None, sure: bool
 ) -> None:
-    made = conclude("new", said, unheard)
+    made = conclude("new", said, silent)
     assert made.answer == answer
     assert (made.problem == "") == sure

@@ -8,14 +8,14 @@ from inference_operator import reasons
 from inference_operator.desired.plan import desired
 from inference_operator.drift import drift
 from inference_operator.endpoints import EndpointTally, tally
-from inference_operator.heard import Heard
 from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, OBJECTIVES, Object
 from inference_operator.observation import Access, Failure, Observation
 from inference_operator.ownership import judge
 from inference_operator.parents import wanted_parents
+from inference_operator.picker_answers import PickerAnswer
 from inference_operator.rollout import why_again
 from inference_operator.status import Report, report, unready_for
-from observations import FULL_ACCESS, NOW, ago, heard, observation, picker_body, pool_body, settled
+from observations import FULL_ACCESS, NOW, ago, answered, observation, picker_body, pool_body, settled
 
 READY_STATUS = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 
@@ -33,7 +33,7 @@ def conditions(made: Report) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in made.status.conditions}
 
 
-HEALTHY = heard(replace(with_deployment(settled(), READY_STATUS), endpoints=EndpointTally(2, 3)))
+HEALTHY = answered(replace(with_deployment(settled(), READY_STATUS), endpoints=EndpointTally(2, 3)))
 
 
 def test_all_is_well() -> None:
@@ -118,9 +118,17 @@ def test_pods_of_another_deployment_do_not_speak_for_the_picker() -> None:
             id="objectives are optional",
         ),
         pytest.param(
-            replace(HEALTHY, heard=Heard()), "ConfigAccepted", ("Unknown", "NotAsked"), id="not asked"
+            replace(HEALTHY, picker_answer=PickerAnswer()),
+            "ConfigAccepted",
+            ("Unknown", "NotAsked"),
+            id="not asked",
         ),
-        pytest.param(replace(HEALTHY, heard=Heard()), "Ready", ("True", "Ready"), id="not asked, and serves"),
+        pytest.param(
+            replace(HEALTHY, picker_answer=PickerAnswer()),
+            "Ready",
+            ("True", "Ready"),
+            id="not asked, and serves",
+        ),
         pytest.param(observation(absent_for=1.0), "Accepted", ("Unknown", "WaitingForTakeUp"), id="waiting"),
         pytest.param(observation(absent_for=1.0), "PickerReady", ("Unknown", "NotJudged"), id="not judged"),
         pytest.param(

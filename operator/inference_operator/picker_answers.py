@@ -1,6 +1,6 @@
-"""What the pods of a picker say of the configuration that they were given. Pure values.
+"""Answers of a picker's pods about the configuration that they watch. Pure values.
 
-`ask_picker.py` asks; `configuration.py` poses the question and judges the answer.
+`configuration.py` makes the question and judges the answer; `ask_picker.py` carries both over HTTP.
 """
 
 from collections.abc import Sequence
@@ -25,29 +25,32 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """What is known of the answer."""
+class PickerAnswer:
+    """What the operator knows of the answer."""
 
     answer: Offered | None = None
-    """What was said last, be it of an older text; of several pods, what matters most."""
+    """The latest answer, perhaps about an older text.
+
+    With several pods: that of a pod that refuses, else of a pod that lags.
+    """
     problem: str = ""
-    """Why nothing is known of the text that was asked about; "" when something is, or nobody was asked."""
+    """Why nothing is known of the text in question; "" when it is known, or no pod was asked."""
     asking: bool = False
     """A new question is under way."""
 
 
-def conclude(mark: str, said: Sequence[Offered], unheard: Sequence[str]) -> Heard:
+def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> PickerAnswer:
     """Return what the pods say together of the text with that mark.
 
-    One pod that refuses it is enough; it is accepted when all have said so. `unheard` tells why others gave
-    no answer.
+    One pod that refuses it is enough; it is accepted when all have accepted it. `silent` says why the
+    other pods gave no answer.
     """
     for each in said:
         if each.config.mark == mark and each.config.error:
-            return Heard(answer=each)
+            return PickerAnswer(answer=each)
     late = next((each for each in said if each.config.mark != mark), None)
-    if unheard:
-        return Heard(problem=unheard[0])
+    if silent:
+        return PickerAnswer(problem=silent[0])
     if late is not None:
-        return Heard(answer=late, problem="the picker has not seen the newest configuration yet")
-    return Heard(answer=said[0]) if said else Heard(problem="no picker pod is ready")
+        return PickerAnswer(answer=late, problem="the picker has not seen the newest configuration yet")
+    return PickerAnswer(answer=said[0]) if said else PickerAnswer(problem="no picker pod is ready")

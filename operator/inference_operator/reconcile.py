@@ -11,13 +11,13 @@ from inference_operator.ask_picker import PickerAsker
 from inference_operator.cache import Cache
 from inference_operator.configuration import question
 from inference_operator.desired.plan import desired, superfluous
-from inference_operator.heard import Heard
 from inference_operator.kinds import CHILD_KINDS, PICKER, POOL, PoolKey
 from inference_operator.naming import FIELD_MANAGER
 from inference_operator.observation import ChildKey, Observation
 from inference_operator.observe import Reader
 from inference_operator.ownership import Stance, Verdict, judge
 from inference_operator.parents import wanted_parents
+from inference_operator.picker_answers import PickerAnswer
 from inference_operator.report import Reporter
 from inference_operator.rollout import why_again
 from inference_operator.status import RUNNING, report, unready_for
@@ -81,7 +81,7 @@ class Pass:
         if doomed and verdict.stance is Stance.LET_GO:
             outcome.healed.append(reasons.LET_GO.say(count=len(doomed), why=verdict.finding.message))
         seen = self._with_changes(seen, outcome, doomed)
-        seen = replace(seen, heard=self._heard(seen, verdict))
+        seen = replace(seen, picker_answer=self._ask(seen, verdict))
         told = report(seen, verdict, outcome.failures)
         await self._reporter.tell(seen, verdict, told, outcome.healed)
         await self._tell_parents(seen, verdict)
@@ -101,12 +101,12 @@ class Pass:
         children |= {key: body for key, body in outcome.changed.items() if key[0] in CHILD_KINDS}
         return replace(seen, children=children).with_picker(self._cache.get(PICKER, *seen.key))
 
-    def _heard(self, seen: Observation, verdict: Verdict) -> Heard:
+    def _ask(self, seen: Observation, verdict: Verdict) -> PickerAnswer:
         """Return what is known of the running picker's own view; asking goes on beside the passes."""
         if verdict.stance in RUNNING:
             return self._asker.ask(seen.key, question(seen))
         self._asker.forget(seen.key)
-        return Heard()
+        return PickerAnswer()
 
     async def _tell_parents(self, seen: Observation, verdict: Verdict) -> None:
         parents = None if seen.pool_object is None else wanted_parents(seen, verdict)
