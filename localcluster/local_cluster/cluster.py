@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 
 from local_cluster.errors import AlreadyRunningError, LocalClusterError, NotRunningError, StartError
-from local_cluster.node.images import DEFAULT_IMAGES, ImageCommand
+from local_cluster.images import DEFAULT_IMAGES, ImageCommand
 from local_cluster.node.worker import pod_folder
 from local_cluster.processes import last_words
 from local_cluster.state import MARK, is_running, read_state, remove_state, write_images

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from local_cluster.node.images import ImageCommand
+from local_cluster.images import ImageCommand
 
 #: Environment variable by which every process of a cluster, containers included, says whose it is.
 MARK: Final = "HEADROOM_LOCAL_CLUSTER"

@@ -12,7 +12,7 @@ import pytest
 from local_cluster.binaries import find_binaries
 from local_cluster.cluster import LocalCluster
 from local_cluster.control_plane import ControlPlane
-from local_cluster.node.images import DEFAULT_IMAGES, ImageCommand
+from local_cluster.images import DEFAULT_IMAGES, ImageCommand
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from local_cluster.cluster import LocalCluster
-from local_cluster.node.images import ImageCommand
+from local_cluster.images import ImageCommand
 from local_cluster.tools import find_kubectl
 
 T = TypeVar("T")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from local_cluster.images import ImageCommand
 from local_cluster.node.addresses import Addresses
 from local_cluster.node.api import MERGE_PATCH, Access, Api, ApiError, settle
 from local_cluster.node.dns import DnsServer, serve
 from local_cluster.node.events import Events
-from local_cluster.node.images import ImageCommand
 from local_cluster.node.logs import LogServer, keep_bounded
 from local_cluster.node.mirror import Mirror
 from local_cluster.node.names import hosts_file, resolver_file, service_addresses

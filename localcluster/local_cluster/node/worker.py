@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from local_cluster.images import ImageCommand, repository
 from local_cluster.node.addresses import Addresses
 from local_cluster.node.api import MERGE_PATCH, Api, ApiError
 from local_cluster.node.container import ContainerRunner, utc_now
@@ -20,7 +21,6 @@ from local_cluster.node.environment import (
     container_environment,
 )
 from local_cluster.node.events import Events
-from local_cluster.node.images import ImageCommand, repository
 from local_cluster.node.mounts import Mount
 from local_cluster.node.objects import Json, Key, is_deleting, key_of
 from local_cluster.node.runtime import Launch

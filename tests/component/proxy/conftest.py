@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
-from local_cluster.node.images import DEFAULT_IMAGES
+from local_cluster.images import DEFAULT_IMAGES
 
 PICKER = Path(__file__).with_name("picker_stand_in.py")
 #: Addresses of their own keep this folder's processes apart from all others on the machine.

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
-from local_cluster.node.images import DEFAULT_IMAGES
+from local_cluster.images import DEFAULT_IMAGES
 
 
 @pytest.mark.parametrize(("fail_open", "http2"), list(product((True, False), repeat=2)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster.node.images import DEFAULT_IMAGES, repository
+from local_cluster.images import DEFAULT_IMAGES, repository
 from local_cluster.node.support import refusals
 
 CONTAINER: dict[str, Any] = {"name": "c", "image": "i"}

@@ -8,7 +8,8 @@ import pytest
 from local_cluster.binaries import etcd_version, kubernetes_version, required_version
 from local_cluster.node.addresses import RANGE, Addresses
 from local_cluster.node.probes import Probe, Streak, port_number
-from local_cluster.tools import GO_WHEEL, locked, missing_wheels, parse_go_version
+from local_cluster.tools import GO_WHEEL, parse_go_version
+from local_cluster.wheels import locked, missing_wheels
 
 
 @pytest.mark.parametrize(
