@@ -38,8 +38,3 @@ class PriorityTable(BaseModel):
         """Return canonical JSON: keys sorted, two spaces of indent, a newline at the end."""
         ordered = self.model_copy(update={"objectives": dict(sorted(self.objectives.items()))})
         return ordered.model_dump_json(indent=2) + "\n"
-
-    def priority_of(self, objective: str) -> int:
-        """Return the priority of the named objective; unknown names and "" are priority 0."""
-        entry = self.objectives.get(objective)
-        return 0 if entry is None else entry.priority

@@ -22,6 +22,7 @@ from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal
 from endpoint_picker.scheduling.plugin import RandomSource
+from endpoint_picker.scheduling.profile import Trace
 from inference_api.offered import Offered, OfferedText
 from inference_api.priority_table import PriorityTable
 
@@ -77,7 +78,7 @@ class PoolRouter:
         """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
         self.decisions = Decisions()
-        """While it records, `Pick.scores` is filled, at about the cost of a second decision."""
+        """While it records, `Pick.scores` is filled."""
         self.picked = 0
         self.refused_no_endpoints = 0
         self.refused_saturated = 0
@@ -104,17 +105,19 @@ class PoolRouter:
         if config.profile.needs_prompt:
             chain = self.index.hashes(request.model, request.prompt)
             self.index.match(chain, rows)
-        chosen = config.profile.select(request, rows, table, self._rng)
+        trace = Trace() if self.decisions.recording else None
+        chosen = config.profile.select(request, rows, table, self._rng, trace)
         if not chosen.size:
             self.refused_no_endpoints += 1
             return _NO_ENDPOINTS
-        scores = self._scores_of(request, rows, int(chosen[0])) if self.decisions.recording else ()
-        pick = self._reserve(request, chosen, len(chain))
-        if scores:
-            pick.scores = scores
+        pick = self._pick(request, chosen, len(chain))
+        if trace is not None:
+            pick.scores = trace.scores_of(pick.row)
             self.decisions.note(request, pick, rows.size)
         if chain:
             self.index.record(chain, pick.row)
+        # The reservation is the last step: a fault before it leaves nothing to give back.
+        self.ledger.reserve(pick)
         return pick
 
     def first_token(self, pick: Pick) -> None:
@@ -189,29 +192,6 @@ class PoolRouter:
         """Return "ip:port" of every ready endpoint, in row order."""
         return tuple(self.table.hostports[row] for row in self.table.ready_rows.tolist())
 
-    def explain(self, request: InferenceRequest, subset: Sequence[str] | None) -> dict[str, Any]:
-        """Return how each candidate would be weighed for the request; nothing is reserved or remembered."""
-        table, profile = self.table, self._config.profile
-        rows = table.ready_rows if subset is None else table.rows_of(subset)
-        self.index.match(self.index.hashes(request.model, request.prompt), rows)
-        told = profile.explain(request, rows, table)
-        candidates = [
-            {
-                "endpoint": table.hostports[row],
-                "scores": {name: float(scores[position]) for name, scores in told.weighted},
-                "total": float(sum(scores[position] for _name, scores in told.weighted)),
-                "prefixBlocks": int(table.prefix_matched[row]),
-            }
-            for position, row in enumerate(told.rows.tolist())
-        ]
-        return {
-            "priority": self._priorities.get(request.objective, 0),
-            "saturation": self._config.detector.saturation(rows, table, self._clock()),
-            "promptBlocks": table.prompt_blocks,
-            "filteredOut": int(rows.size - told.rows.size),
-            "candidates": sorted(candidates, key=_total, reverse=True),
-        }
-
     def saturation(self) -> float:
         """Return the load of all ready endpoints over their capacity; 1.0 when there is none."""
         return self._config.detector.saturation(self.table.ready_rows, self.table, self._clock())
@@ -256,7 +236,7 @@ class PoolRouter:
             "numBlocks": int(table.num_blocks[row]),
         }
 
-    def _reserve(self, request: InferenceRequest, chosen: Rows, blocks: int) -> Pick:
+    def _pick(self, request: InferenceRequest, chosen: Rows, blocks: int) -> Pick:
         table = self.table
         rows = chosen.tolist()
         row = rows[0]
@@ -277,17 +257,10 @@ class PoolRouter:
         )
         if matched:
             pick.prefix_hit = matched / blocks
-        self.ledger.reserve(pick)
         self.picked += 1
         self.prompt_blocks += blocks
         self.matched_blocks += matched
         return pick
-
-    def _scores_of(self, request: InferenceRequest, rows: Rows, row: int) -> tuple[tuple[str, float], ...]:
-        """Return what each scorer gives the row, which must be among those that the filters leave."""
-        told = self._config.profile.explain(request, rows, self.table)
-        position = int(np.flatnonzero(told.rows == row)[0])
-        return tuple((name, float(scores[position])) for name, scores in told.weighted)
 
     def _use(self, config: PickerConfig) -> None:
         self._config = config
@@ -345,7 +318,3 @@ def _rehearse(registry: Registry) -> None:
 
 def _number(value: np.float64) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _total(candidate: Mapping[str, Any]) -> float:
-    return float(candidate["total"])

@@ -22,26 +22,43 @@ class Settings:
     """Everything the process is told at start."""
 
     pool_name: str
+    """metadata.name of the InferencePool; "epp" when the endpoints come from a file and none is named."""
     pool_namespace: str
+    """Namespace of the pool, of its pods and of both ConfigMaps."""
     bind_address: str
+    """IP literal that all listeners bind, without brackets; default: env POD_IP, else 127.0.0.1."""
     grpc_port: int
+    """Port of ext-proc, EDS and gRPC health; 0 is any free one."""
     health_port: int
+    """Port of plaintext gRPC health, which kubelets probe; 0 is any free one."""
     metrics_port: int
+    """HTTP port of metrics, probes and debug pages; 0 is any free one."""
     secure_serving: bool
+    """TLS on `grpc_port`; gateways dial it with TLS."""
     cert_path: Path | None
+    """Folder with tls.crt and tls.key; None makes a self-signed certificate at start."""
     config_map: str
+    """ConfigMap with the EndpointPickerConfig, watched through the API; "" watches none."""
     config_file: Path
+    """The same text as a file, read once at start, so that a picker starts while the API is down."""
     priorities_map: str
+    """ConfigMap with the priority table, watched through the API; "" watches none."""
     priorities_file: Path
+    """The same table as a file, read once at start."""
     endpoints_file: Path | None
-    """Endpoints come from here instead of Kubernetes."""
+    """YAML or JSON list of endpoints, re-read when it changes; None takes them from Kubernetes."""
     kubeconfig: Path | None
     """How to reach the API from outside of a cluster; None inside of one."""
     drain_timeout_s: float
+    """Longest service after SIGTERM, seconds; streams that are still open then are cut."""
     refresh_metrics_interval_s: float
+    """Seconds between two scrapes of an endpoint, at least 0.05."""
     max_request_bytes: int
+    """Largest request body, bytes; a larger one is answered 413."""
     max_buffered_bytes: int
+    """Request bodies held at a time over all streams, bytes; beyond it requests are answered 503."""
     log_level: str
+    """One of `LEVELS`."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:

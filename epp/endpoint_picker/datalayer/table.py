@@ -169,10 +169,6 @@ class EndpointTable:
         """Return the rows that have a tenant, ready or not, in ascending order."""
         return sorted(self._by_key.values())
 
-    def row_at(self, hostport: str) -> int | None:
-        """Return the ready row at this address, None when there is none."""
-        return self._by_hostport.get(hostport)
-
     def is_current(self, row: int, generation: int) -> bool:
         """Tell whether the row still has the tenant that it had at `generation`."""
         return bool(self.generation[row] == generation)

@@ -1,4 +1,4 @@
-"""The newest decisions with their reasons, recorded only while somebody looks: weighing costs a second pass.
+"""The newest decisions with their reasons, recorded only while `/debug/decisions` is read.
 
 A look at `/debug/decisions` starts the recording, or keeps it going, for `WINDOW_S`. Pure: the shell that
 serves the page tells when the window is over.

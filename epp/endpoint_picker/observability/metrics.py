@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -9,7 +10,6 @@ from prometheus_client.metrics_core import Metric
 
 from endpoint_picker.extproc.record import Ending, Record
 from endpoint_picker.observability.series import (
-    BoundedNames,
     Buckets,
     Count,
     Counts,
@@ -20,10 +20,16 @@ from endpoint_picker.observability.series import (
 from endpoint_picker.outcomes import Outcome
 
 PREFIX: Final = "llm_d_epp_"
-#: Model names kept apart for the life of the process; the rest are counted as "other".
+#: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; of the
+#: others the oldest makes room for a new one. A name that finds no room is counted as "other".
 MAX_MODELS: Final = 1000
 #: (model, priority) pairs kept apart; priorities come from objectives, so these are few.
 MAX_SERIES: Final = 2000
+#: Longest model name that is a label value, in characters; a longer one is counted as "other".
+MAX_NAME: Final = 256
+OTHER: Final = "other"
+#: Names looked at for one that may go; a name with requests at servers may not.
+_TRIES: Final = 8
 
 _MODEL: Final[Labels] = ("model_name", "target_model_name", "fairness_id", "priority")
 _FAIRNESS: Final = "default-flow"
@@ -43,6 +49,11 @@ _REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 _RESPONSE_BYTES: Final = (1, *(2**power for power in range(3, 15)), 32778, 65536)
 _TOKENS: Final = (1, *(2**power for power in range(3, 15)), 32778, *(2**power for power in range(16, 21)))
 _OUTPUT_TOKENS: Final = (1, *(2**power for power in range(3, 14)))
+
+
+_MODEL_SERVER: Final = "ModelServerError"
+_UNKNOWN: Final = "Unknown"
+_ERROR_CODES: Final = {*(outcome.code for outcome in Outcome), _MODEL_SERVER, _UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,17 @@ class _Timings:
         self.tpot = metrics.tpot.labels(*labels)
         self.gap = metrics.gaps.labels(*labels)
 
+    @staticmethod
+    def drop(metrics: "PickerMetrics", labels: Labels) -> None:
+        """Remove the histograms from the page."""
+        for family in (
+            metrics.request_duration, metrics.request_bytes, metrics.response_bytes, metrics.input_tokens,
+            metrics.output_tokens, metrics.cached_tokens, metrics.tpot, metrics.gaps,
+        ):  # fmt: skip
+            family.drop(*labels)
+        for streaming in ("true", "false"):
+            metrics.ttft.drop(*labels, streaming)
+
 
 class _Series:
     """The children of one (model, priority), looked up once a request.
@@ -85,12 +107,17 @@ class _Series:
     errors, and must not make the page a hundred lines longer with each.
     """
 
-    __slots__ = ("_metrics", "_timings", "labels", "running", "total")
+    __slots__ = ("_metrics", "_timings", "key", "labels", "proven", "running", "total")
 
-    def __init__(self, metrics: "PickerMetrics", labels: Labels) -> None:
+    def __init__(self, metrics: "PickerMetrics", key: tuple[str, int], *, proven: bool) -> None:
+        model, priority = key
+        labels = (model, model, _FAIRNESS, str(priority))
         self._metrics = metrics
         self._timings: _Timings | None = None
+        self.key = key
         self.labels = labels
+        self.proven = proven
+        """The model has given a 2xx answer, or this is "other": the series stays."""
         self.total: Count = metrics.request_total.labels(*labels)
         self.running: Count = metrics.request_running.labels(*labels)
 
@@ -101,13 +128,27 @@ class _Series:
             self._timings = _Timings(self._metrics, self.labels)
         return self._timings
 
+    def drop(self) -> None:
+        """Remove the series from the page."""
+        metrics = self._metrics
+        metrics.request_total.drop(*self.labels)
+        metrics.request_running.drop(*self.labels)
+        for code in _ERROR_CODES:
+            metrics.request_errors.drop(*self.labels, code)
+        _Timings.drop(metrics, self.labels)
+
 
 class PickerMetrics:
     """Counts exchanges; an `extproc.record.Observer`. Register it to have it read."""
 
     def __init__(self) -> None:
-        self._names = BoundedNames(MAX_MODELS)
+        self._proven: set[str] = set()
+        """Models that have given a 2xx answer."""
+        self._unproven: dict[str, list[_Series]] = {}
+        """The series of the other models, the oldest first."""
         self._cache: dict[tuple[str, int], _Series] = {}
+        self._elsewhere_counted: dict[Record, _Series] = {}
+        """Exchanges under way that are counted in another series than their own: they have to end there."""
         self.streams = Counts(PREFIX + "extproc_streams_inflight", "Open ext-proc streams.", gauge=True)
         self.request_total = Counts(PREFIX + "request_total", "Requests that were routed or refused.", _MODEL)
         self.request_errors = Counts(
@@ -180,6 +221,10 @@ class PickerMetrics:
         if record.outcome is None:
             return
         series = self._of(record)
+        if self._elsewhere_counted:
+            self._elsewhere_counted.pop(record, None)
+        if not series.proven and 200 <= record.response_status < 300:
+            self._prove(series)
         series.total.value += 1
         code = _error_code(record)
         if code:
@@ -209,20 +254,58 @@ class PickerMetrics:
             series.tpot.observe(spent / (usage.output_tokens - 1))
 
     def _of(self, record: Record) -> _Series:
-        key = (record.model, record.priority)
-        series = self._cache.get(key)
+        """Return the series that counts the exchange: the same one from its decision to its end."""
+        if self._elsewhere_counted and (counted := self._elsewhere_counted.get(record)):
+            return counted
+        series = self._cache.get((record.model, record.priority))
+        return self._new(record) if series is None else series
+
+    def _new(self, record: Record) -> _Series:
+        """Return a new series for the exchange or, without room for one, the nearest that there is."""
+        model = record.model if len(record.model) <= MAX_NAME else OTHER
+        key = (model, record.priority)
+        series = self._added(key) if self._has_room(model) else self._cache.get((model, 0))
         if series is None:
-            model = self._names.bound(record.model)
-            # A series that is there counts first: a request has to end in the one that it began in.
-            for key in ((model, record.priority), (model, 0)):
-                series = self._cache.get(key)
-                if series is not None:
-                    return series
-                if len(self._cache) < MAX_SERIES:
-                    break
-            series = _Series(self, (model, model, _FAIRNESS, str(key[1])))
-            self._cache[key] = series
+            key = (OTHER, record.priority if len(self._cache) < MAX_SERIES else 0)
+            series = self._cache.get(key) or self._added(key)
+        if series.key != (record.model, record.priority):
+            self._elsewhere_counted[record] = series
         return series
+
+    def _added(self, key: tuple[str, int]) -> _Series:
+        model = key[0]
+        series = self._cache[key] = _Series(self, key, proven=model == OTHER or model in self._proven)
+        if not series.proven:
+            self._unproven.setdefault(model, []).append(series)
+        return series
+
+    def _has_room(self, model: str) -> bool:
+        """Tell whether the model may have one more series, after another one has made room if need be."""
+        if model == OTHER:
+            return False
+        known = model in self._proven or model in self._unproven
+        if len(self._cache) < MAX_SERIES and (known or self._models < MAX_MODELS):
+            return True
+        for name in list(islice(self._unproven, _TRIES)):
+            held = self._unproven.pop(name)
+            if any(series.running.value for series in held):
+                self._unproven[name] = held  # behind the others, which are looked at next time
+                continue
+            for series in held:
+                del self._cache[series.key]
+                series.drop()
+            return True
+        return False
+
+    @property
+    def _models(self) -> int:
+        return len(self._proven) + len(self._unproven)
+
+    def _prove(self, series: _Series) -> None:
+        model = series.key[0]
+        self._proven.add(model)
+        for each in self._unproven.pop(model, ()):
+            each.proven = True
 
     # Reading.
 
@@ -281,5 +364,5 @@ def _error_code(record: Record) -> str:
     if record.outcome is not None and record.outcome is not Outcome.PICKED:
         return record.outcome.code
     if record.response_status >= 400:
-        return "ModelServerError"
-    return "" if record.ending is Ending.COMPLETED else "Unknown"
+        return _MODEL_SERVER
+    return "" if record.ending is Ending.COMPLETED else _UNKNOWN

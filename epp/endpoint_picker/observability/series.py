@@ -51,6 +51,10 @@ class Histogram:
             series = self._series[values] = Buckets(self._bounds)
         return series
 
+    def drop(self, *values: str) -> None:
+        """Remove the series of these label values, if there is one."""
+        self._series.pop(values, None)
+
     def collect(self) -> Metric:
         """Return the family as Prometheus reads it."""
         family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
@@ -92,6 +96,10 @@ class Counts:
             series = self._series[values] = Count()
         return series
 
+    def drop(self, *values: str) -> None:
+        """Remove the series of these label values, if there is one."""
+        self._series.pop(values, None)
+
     def collect(self) -> Metric:
         """Return the family as Prometheus reads it."""
         family = self._family(self._name, self._help, labels=self._labels)
@@ -119,22 +127,3 @@ class Reading:
         for values, value in self._read():
             family.add_metric(values, value)
         return family
-
-
-class BoundedNames:
-    """Lets the first `limit` names through and calls the rest "other": a client can invent names."""
-
-    __slots__ = ("_limit", "_names")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._names: set[str] = set()
-
-    def bound(self, name: str) -> str:
-        """Return the name to use as label value."""
-        if name in self._names:
-            return name
-        if len(self._names) < self._limit and len(name) <= 256:
-            self._names.add(name)
-            return name
-        return "other"

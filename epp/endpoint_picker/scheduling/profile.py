@@ -23,13 +23,21 @@ class WeightedScorer:
     score: ScoreFn
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """How a decision came about: the candidates that passed the filters and what each scorer gave them."""
+class Trace:
+    """What one run of a profile gave: filled by `Profile.select` where it is asked for, read afterwards."""
 
-    rows: Rows
-    weighted: tuple[tuple[str, Floats], ...]
-    """(scorer name, weight x score of each row)."""
+    __slots__ = ("rows", "weighted")
+
+    def __init__(self) -> None:
+        self.rows: Rows = np.empty(0, dtype=np.intp)
+        """The candidates that the filters left."""
+        self.weighted: list[tuple[str, Floats]] = []
+        """(scorer name, weight x score of each row)."""
+
+    def scores_of(self, row: int) -> tuple[tuple[str, float], ...]:
+        """Return (scorer name, weighted score) of one of the rows."""
+        position = int(np.flatnonzero(self.rows == row)[0])
+        return tuple((name, float(scores[position])) for name, scores in self.weighted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,18 @@ class Profile:
     needs_prompt: bool
     """Whether a scorer wants the prompt matched against the prefix index first."""
 
-    def select(self, request: InferenceRequest, rows: Rows, table: EndpointTable, rng: RandomSource) -> Rows:
-        """Return rows, best first: the primary and its fallbacks. Empty when the filters leave nothing."""
+    def select(
+        self,
+        request: InferenceRequest,
+        rows: Rows,
+        table: EndpointTable,
+        rng: RandomSource,
+        trace: Trace | None = None,
+    ) -> Rows:
+        """Return rows, best first: the primary and its fallbacks. Empty when the filters leave nothing.
+
+        `trace` is given what this run weighed; no plugin runs twice for it.
+        """
         rows = self._filtered(request, rows, table)
         if not rows.size:
             return rows
@@ -53,18 +71,11 @@ class Profile:
             scores = scorer.score(request, rows, table)
             scores *= scorer.weight
             total += scores
+            if trace is not None:
+                trace.weighted.append((scorer.name, scores))
+        if trace is not None:
+            trace.rows = rows
         return rows[self.pick(total, rng)]
-
-    def explain(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Explanation:
-        """Return what `select` would weigh, scorer by scorer; it decides nothing."""
-        rows = self._filtered(request, rows, table)
-        weighted = tuple(
-            (scorer.name, scorer.weight * scorer.score(request, rows, table))
-            if rows.size
-            else (scorer.name, np.zeros(0))
-            for scorer in self.scorers
-        )
-        return Explanation(rows=rows, weighted=weighted)
 
     def _filtered(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
         for narrow in self.filters:

@@ -90,9 +90,8 @@ def endpoint(port: int) -> Endpoint:
 
 
 def row_of(table: EndpointTable, port: int) -> int:
-    row = table.row_at(f"127.0.0.1:{port}")
-    assert row is not None
-    return row
+    (row,) = table.rows_of([f"127.0.0.1:{port}"]).tolist()
+    return int(row)
 
 
 async def healthy(_request: web.Request) -> web.Response:

@@ -18,16 +18,20 @@ def endpoint(number: int, **changes: object) -> Endpoint:
     return Endpoint(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+def row_at(table: EndpointTable, hostport: str) -> int:
+    (row,) = table.rows_of([hostport]).tolist()
+    return int(row)
+
+
 def test_endpoints_that_stay_keep_their_row_and_columns() -> None:
     table = EndpointTable()
     table.replace([endpoint(1), endpoint(2)])
-    row = table.row_at("10.0.0.2:8000")
-    assert row is not None
+    row = row_at(table, "10.0.0.2:8000")
     table.waiting[row] = 7
     assert table.replace([endpoint(2), endpoint(3)])
-    assert table.row_at("10.0.0.2:8000") == row
+    assert row_at(table, "10.0.0.2:8000") == row
     assert table.waiting[row] == 7
-    assert table.row_at("10.0.0.1:8000") is None
+    assert table.rows_of(["10.0.0.1:8000"]).size == 0
 
 
 def test_replacing_by_the_same_changes_nothing() -> None:
@@ -84,11 +88,10 @@ def test_subset_entries_name_addresses_or_single_ports() -> None:
             endpoint(3, address="fd00::3"),
         ]
     )
-    both = {table.row_at("10.0.0.1:8000"), table.row_at("10.0.0.1:8001")}
+    both = {row_at(table, "10.0.0.1:8000"), row_at(table, "10.0.0.1:8001")}
     assert set(table.rows_of(["10.0.0.1"]).tolist()) == both
-    assert table.rows_of(["10.0.0.1:8001"]).tolist() == [table.row_at("10.0.0.1:8001")]
-    v6 = table.row_at("[fd00::3]:8000")
-    assert v6 is not None
+    assert table.rows_of(["10.0.0.1:8001"]).tolist() == [row_at(table, "10.0.0.1:8001")]
+    v6 = row_at(table, "[fd00::3]:8000")
     for spelling in ("fd00::3", "[fd00::3]", "[fd00::3]:8000"):
         assert table.rows_of([spelling]).tolist() == [v6]
     assert table.rows_of(["10.0.0.2:9999", "", "nonsense", "10.0.0.7"]).size == 0
@@ -98,7 +101,7 @@ def test_subset_entries_name_addresses_or_single_ports() -> None:
 def test_metrics_too_old_become_unknown() -> None:
     table = EndpointTable()
     table.replace([endpoint(1), endpoint(2)])
-    old, fresh = (table.row_at(f"10.0.0.{n}:8000") for n in (1, 2))
+    old, fresh = (row_at(table, f"10.0.0.{n}:8000") for n in (1, 2))
     for row, when in ((old, 10.0), (fresh, 11.5)):
         table.waiting[row] = table.running[row] = table.kv_usage[row] = 0
         table.scraped_at[row] = when

@@ -9,11 +9,16 @@ from endpoint_picker.outcomes import Outcome
 
 
 def finished(
-    metrics: PickerMetrics, model: str = "m", outcome: Outcome = Outcome.PICKED, status: int = 200
+    metrics: PickerMetrics,
+    model: str = "m",
+    outcome: Outcome = Outcome.PICKED,
+    status: int = 200,
+    priority: int = 0,
 ) -> None:
     record = Record(10.0)
     metrics.started()
     record.model, record.outcome, record.endpoint = model, outcome, "a:1"
+    record.priority = priority
     metrics.decided(record, 0.00015)
     record.streaming, record.response_status, record.served_by = True, status, "b:1"
     record.first_byte_at, record.last_byte_at, record.response_chunks = 10.1, 11.1, 3
@@ -67,16 +72,76 @@ def test_a_stream_that_ends_before_a_decision_counts_no_request() -> None:
     assert value(metrics, "extproc_streams_inflight") == 0
 
 
-def test_invented_model_names_do_not_grow_the_page() -> None:
-    metrics = PickerMetrics()
-    for number in range(MAX_MODELS + 50):
-        finished(metrics, model=f"m{number}", status=404)
-    finished(metrics, model="x" * 10_000, status=404)
-    other = {**M, "model_name": "other", "target_model_name": "other"}
-    assert value(metrics, "request_total", **other) == 51
+def page(metrics: PickerMetrics) -> str:
     registry = CollectorRegistry()
     metrics.register(registry)
-    assert len(generate_latest(registry).splitlines()) < 5 * MAX_MODELS
+    return generate_latest(registry).decode()
+
+
+def of(model: str, priority: int = 0) -> dict[str, str]:
+    return {**M, "model_name": model, "target_model_name": model, "priority": str(priority)}
+
+
+def test_invented_model_names_do_not_grow_the_page() -> None:
+    metrics = PickerMetrics()
+    for number in range(3 * MAX_MODELS):
+        finished(metrics, model=f"m{number}", status=404)
+    finished(metrics, model="x" * 10_000, status=404)
+    assert value(metrics, "request_total", **of("other")) == 1
+    assert len(page(metrics).splitlines()) < 5 * MAX_MODELS
+
+
+def test_a_real_model_is_counted_by_its_name_after_any_number_of_invented_ones() -> None:
+    metrics = PickerMetrics()
+    finished(metrics, "served-before")
+    for number in range(3 * MAX_MODELS):
+        finished(metrics, model=f"m{number}", status=404)
+    finished(metrics, "real")
+    assert value(metrics, "request_total", **of("real")) == 1
+    assert value(metrics, "request_duration_seconds_count", **of("real")) == 1
+    assert value(metrics, "request_total", **of("served-before")) == 1
+    assert 'model_name="m0"' not in page(metrics)
+
+
+def test_a_model_that_gave_a_good_answer_keeps_its_series() -> None:
+    metrics = PickerMetrics()
+    for number in range(MAX_MODELS):
+        finished(metrics, model=f"good{number}")
+    finished(metrics, model="late")
+    assert value(metrics, "request_total", **of("good0")) == 1
+    assert value(metrics, "request_total", **of("late")) is None
+    assert value(metrics, "request_total", **of("other")) == 1
+
+
+def test_a_name_with_a_request_at_a_server_keeps_its_series() -> None:
+    metrics = PickerMetrics()
+    records = []
+    for number in range(MAX_MODELS):
+        metrics.started()
+        record = Record(10.0)
+        record.model, record.outcome = f"m{number}", Outcome.PICKED
+        metrics.decided(record, 0.0)
+        records.append(record)
+    finished(metrics, model="late", status=404)
+    assert value(metrics, "request_total", **of("other")) == 1
+    assert value(metrics, "request_running", **of("m0")) == 1
+    for record in records:
+        record.ending, record.ended_at = Ending.DISCONNECTED, 11.0
+        metrics.ended(record)
+    finished(metrics, model="later", status=404)
+    assert value(metrics, "request_total", **of("later")) == 1
+    running = {family.name: family for family in metrics.collect()}["llm_d_epp_request_running"]
+    assert all(sample.value == 0 for sample in running.samples)
+
+
+def test_pairs_of_invented_names_and_priorities_make_room_as_well() -> None:
+    metrics = PickerMetrics()
+    for number in range(MAX_MODELS):
+        for priority in range(1 + MAX_SERIES // MAX_MODELS):
+            finished(metrics, model=f"m{number}", status=404, priority=priority)
+    finished(metrics, "real", priority=7)
+    assert value(metrics, "request_total", **of("real", 7)) == 1
+    assert len(page(metrics).splitlines()) < 4 * MAX_SERIES
 
 
 def test_pool_gauges_are_read_when_asked_for() -> None:

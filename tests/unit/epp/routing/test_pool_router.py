@@ -2,17 +2,22 @@
 
 import json
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
-from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.prefix_index import PrefixIndex
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
+from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT, Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
 from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.scheduling.plugin import Filter, NoParams, Plugin
 from inference_api.offered import OfferedText, Uses, text_mark
 
 SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
@@ -240,21 +245,6 @@ def test_listeners_hear_of_changes_only() -> None:
     assert heard == [("10.0.0.0:8000", "10.0.0.1:8000"), ()]
 
 
-def test_a_decision_can_be_explained_without_making_it() -> None:
-    router = router_of(3)
-    scraped(router)
-    router.table.waiting[1] = 9
-    told = router.explain(request(b"x" * 1000, objective="batch"), None)
-    assert told["priority"] == -1
-    assert told["promptBlocks"] == 3
-    assert [each["endpoint"] for each in told["candidates"]][-1] == "10.0.0.1:8000"
-    assert told["candidates"][-1]["scores"]["queue-scorer"] == 0
-    assert router.ledger.held == 0
-    assert router.index.entries == 0
-    assert json.dumps(told)
-    assert json.dumps(router.state())
-
-
 def test_decisions_are_kept_with_their_scores_only_while_somebody_looks() -> None:
     router = router_of(3)
     scraped(router)
@@ -270,6 +260,67 @@ def test_decisions_are_kept_with_their_scores_only_while_somebody_looks() -> Non
     router.decisions.stop()
     assert routed(router).scores == ()
     assert router.decisions.page()["decisions"] == []
+
+
+class TakesTurns(Plugin, Filter):
+    """Keeps one candidate, another one with every call."""
+
+    __slots__ = ("_calls",)
+    type_name = "takes-turns"
+
+    def __init__(self, params: NoParams) -> None:
+        self._calls = 0
+
+    def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+        self._calls += 1
+        at = self._calls % rows.size
+        return rows[at : at + 1]
+
+
+def test_recording_runs_no_plugin_a_second_time() -> None:
+    installed = Registry.installed()
+    loaders = {name: partial(installed.find, name, "") for name in installed.types}
+    registry = Registry({**loaders, "takes-turns": lambda: TakesTurns})
+    router = build_router(
+        config_text="plugins: [{type: takes-turns}, {type: queue-scorer}]", clock=Clock(), registry=registry
+    )
+    router.replace_endpoints(endpoints(3))
+    unseen = [routed(router).endpoint for _ in range(6)]
+    router.decisions.recording = True
+    watched = [routed(router).endpoint for _ in range(6)]
+    assert watched == unseen
+    assert [told["destination"] for told in router.decisions.page()["decisions"]] == watched[::-1]
+
+
+class BrokenDecisions(Decisions):
+    """Fails to keep a decision."""
+
+    @override
+    def note(self, *_given: object) -> None:
+        raise ZeroDivisionError
+
+
+class BrokenIndex(PrefixIndex):
+    """Fails to remember a prompt."""
+
+    @override
+    def record(self, *_given: object) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("broken", ["decisions", "index"])
+def test_a_fault_within_the_decision_leaves_no_reservation(broken: str) -> None:
+    router = router_of(3)
+    if broken == "decisions":
+        router.decisions = BrokenDecisions()
+        router.decisions.recording = True
+    else:
+        router.index = BrokenIndex(router.table)
+    with pytest.raises(ZeroDivisionError):
+        router.route(request(b"x" * 1000), None)
+    assert router.ledger.held == 0
+    assert not router.table.inflight_requests.any()
+    assert not router.table.inflight_tokens.any()
 
 
 def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> None:

@@ -15,7 +15,7 @@ from endpoint_picker.scheduling.pickers.params import PickerParams
 from endpoint_picker.scheduling.pickers.random import RandomPicker
 from endpoint_picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from endpoint_picker.scheduling.plugin import NoParams
-from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
+from endpoint_picker.scheduling.profile import Profile, Trace, WeightedScorer, clamped
 
 REQUEST = InferenceRequest(request_id="r")
 LABELS: list[dict[str, str]] = [{"role": "decode", "gpu": "a"}, {"role": "prefill"}, {}]
@@ -153,9 +153,10 @@ def test_the_profile_weighs_and_adds(table: EndpointTable) -> None:
     joined = profile(scorers=scorers)
     rng = np.random.default_rng(1)
     rows = table.ready_rows
-    assert joined.select(REQUEST, rows, table, rng).tolist() == [rows[0], rows[2], rows[1]]
-    told = joined.explain(REQUEST, rows, table)
-    assert {name: scores.tolist() for name, scores in told.weighted} == {
+    trace = Trace()
+    assert joined.select(REQUEST, rows, table, rng, trace).tolist() == [rows[0], rows[2], rows[1]]
+    assert trace.rows.tolist() == rows.tolist()
+    assert {name: scores.tolist() for name, scores in trace.weighted} == {
         "by-row": pytest.approx([0.2 * row for row in rows]),
         "wild": [3.0, 0.0, 0.0],
     }
@@ -170,4 +171,3 @@ def test_filters_run_in_order_and_an_empty_answer_ends_the_chain(table: Endpoint
 
     chain = profile(filters=(nothing, never))
     assert chain.select(REQUEST, table.ready_rows, table, np.random.default_rng(1)).size == 0
-    assert chain.explain(REQUEST, table.ready_rows, table).rows.size == 0
