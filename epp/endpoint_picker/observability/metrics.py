@@ -20,8 +20,8 @@ from endpoint_picker.observability.series import (
 from endpoint_picker.outcomes import Outcome
 
 PREFIX: Final = "llm_d_epp_"
-#: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; of the
-#: others the oldest makes room for a new one. A name that finds no room is counted as "other".
+#: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; the
+#: oldest of the others makes room for a new one. A name that finds no room is counted as "other".
 MAX_MODELS: Final = 1000
 #: (model, priority) pairs kept apart; priorities come from objectives, so these are few.
 MAX_SERIES: Final = 2000

@@ -1,4 +1,4 @@
-"""Decisions of a seeded pool, step by step, against a file: a change of structure must not change one of them.
+"""Decisions of a seeded pool, step by step, against a file: a change of structure must change none of them.
 
 HEADROOM_UPDATE_GOLDEN=1 writes the file anew; do so only for a change that is meant to decide otherwise.
 """
