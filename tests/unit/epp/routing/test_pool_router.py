@@ -271,6 +271,7 @@ class TakesTurns(Plugin, Filter):
     def __init__(self, params: NoParams) -> None:
         self._calls = 0
 
+    @override
     def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
         self._calls += 1
         at = self._calls % rows.size
