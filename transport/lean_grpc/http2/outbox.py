@@ -234,25 +234,42 @@ class Outbox:
         self.ripe = True
 
     def _pump(self) -> None:
-        """Give each waiting stream one frame in turn, until nothing may go."""
+        """Give each waiting stream one frame in turn, until nothing may go or the output is full."""
         corked, self.corked = self.corked, True
         # Until something changes, the next pass would find the same: windows are shut or nothing waits.
         self.ripe = False
         progress = True
         while progress and self.waiting and not self.paused:
             progress = False
-            for stream in list(self.waiting):
+            turn = list(self.waiting)
+            for at, stream in enumerate(turn):
                 if self.queued >= self._output_high:
                     self.ripe = True
+                    self._pass_turn(turn[:at])
                     self.corked = corked
                     return
                 if self._emit_one(stream):
                     progress = True
         self.corked = corked
 
+    def _pass_turn(self, served: list[Stream]) -> None:
+        """Put streams behind all others: else the first few would fill each write until their data ends."""
+        for stream in served:
+            if stream in self.waiting:
+                del self.waiting[stream]
+                self.waiting[stream] = None
+
     def _emit_waiting(self, stream: Stream) -> None:
-        while not self.paused and self.queued < self._output_high and self._emit_one(stream):
-            pass
+        """Send what a stream may send now. Full output ends this, not a window, so `take` has to go on.
+
+        A peer that sees window left sends no further update: without `ripe` the rest would wait for ever.
+        """
+        while not self.paused and stream.pending:
+            if self.queued >= self._output_high:
+                self.ripe = True
+                return
+            if not self._emit_one(stream):
+                return
 
     def _emit_one(self, stream: Stream) -> bool:
         """Frame the next item of a stream; return whether there was one that may go."""
