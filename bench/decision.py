@@ -14,7 +14,9 @@ import numpy as np
 
 from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.decision import Decision
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 
 ROUNDS = 9
@@ -47,14 +49,18 @@ def pool(count: int) -> PoolRouter:
 
 
 def decide(router: PoolRouter, prompts: Iterator[bytes]) -> Callable[[], None]:
-    """Return one whole life of a request at the router: decision, first token, release."""
+    """Return one whole life of a request at the router: decision, first byte, end."""
+    record = Record(0.0)
+
+    def unwanted(answer: object) -> None:
+        raise AssertionError(answer)
 
     def act() -> None:
         request = InferenceRequest(request_id="r", model="meta-llama/Llama-3.1-8B", prompt=next(prompts))
-        pick = router.route(request, None)
-        assert isinstance(pick, Pick)
-        router.first_token(pick)
-        router.release(pick)
+        decision = router.decide(request, None, unwanted)
+        assert isinstance(decision, Decision)
+        router.first_byte(decision, record)
+        router.ended(decision, record)
 
     return act
 

@@ -13,11 +13,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import ext_proc as wire
+from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.record import Ending
 from endpoint_picker.extproc.stream import Exchange
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from endpoint_picker.record import Ending, Record
+from endpoint_picker.request import InferenceRequest
 
 ROUNDS = 9
 EXCHANGES = 3000
@@ -37,13 +38,19 @@ HEADERS = {
 class FixedRouter:
     """Decides nothing: what is measured is the rest."""
 
-    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
-        return Pick(destination="10.0.0.1:8000", endpoint="10.0.0.1:8000", row=0, generation=0, tokens=0)
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
+        return Decision(
+            destination="10.0.0.1:8000",
+            endpoint="10.0.0.1:8000",
+            reservations=(Reservation(row=0, generation=0, tokens=0),),
+        )
 
-    def first_token(self, pick: Pick) -> None:
+    def first_byte(self, decision: Decision, record: Record) -> None:
         pass
 
-    def release(self, pick: Pick) -> None:
+    def ended(self, decision: Decision, record: Record) -> None:
         pass
 
 

@@ -1,7 +1,7 @@
 """The decision: from a request to a reserved endpoint or a refusal. Synchronous; no I/O of its own.
 
 `PoolRouter` owns the endpoint table and everything that reads or writes it. Discovery and scraping feed it
-from outside; the request life calls `route`, `first_token` and `release`.
+from outside; the request life calls `decide`, `first_byte` and `ended`.
 """
 
 import time
@@ -18,9 +18,11 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, PrefixIndex
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
+from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.plugin import RandomSource
 from endpoint_picker.scheduling.profile import Trace
 from inference_api.offered import Offered, OfferedText
@@ -36,7 +38,7 @@ _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this r
 
 
 class PoolRouter:
-    """A `request.Router` for one pool. All methods are for one thread, the event loop's."""
+    """A `decision.Router` for one pool. All methods are for one thread, the event loop's."""
 
     __slots__ = (
         "_clock",
@@ -78,7 +80,7 @@ class PoolRouter:
         """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
         self.decisions = Decisions()
-        """While it records, `Pick.scores` is filled."""
+        """While it records, `Decision.scores` is filled."""
         self.picked = 0
         self.refused_no_endpoints = 0
         self.refused_saturated = 0
@@ -90,7 +92,9 @@ class PoolRouter:
 
     # The Router protocol.
 
-    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
         """Pick an endpoint and reserve it, or say why not; a refusal is shared and not to be changed."""
         table, config = self.table, self._config
         request.priority = self._priorities.get(request.objective, 0)
@@ -110,23 +114,33 @@ class PoolRouter:
         if not chosen.size:
             self.refused_no_endpoints += 1
             return _NO_ENDPOINTS
-        pick = self._pick(request, chosen, len(chain))
+        decision = self._decision(request, chosen, len(chain))
+        row = decision.reservations[0].row
         if trace is not None:
-            pick.scores = trace.scores_of(pick.row)
-            self.decisions.note(request, pick, rows.size)
+            decision.scores = trace.scores_of(row)
+            self.decisions.note(request, decision, rows.size)
         if chain:
-            self.index.record(chain, pick.row)
-        # The reservation is the last step: a fault before it leaves nothing to give back.
-        self.ledger.reserve(pick)
-        return pick
+            self.index.record(chain, row)
+        # Reserving is the last step: a fault before it leaves nothing to give back.
+        for reservation in decision.reservations:
+            self.ledger.reserve(reservation)
+        return decision
 
-    def first_token(self, pick: Pick) -> None:
-        """Give the pick's prompt tokens back: the prompt has been computed."""
-        self.ledger.computed(pick)
+    def first_byte(self, decision: Decision, record: Record) -> None:
+        """Give the prompt's tokens back: it has been computed.
 
-    def release(self, pick: Pick) -> None:
-        """Give the reservation back. A second call for the same pick does nothing."""
-        self.ledger.release(pick)
+        When another endpoint than the primary answered, give all back: the request is not where it was
+        reserved, and the next scrape of the other endpoint counts it.
+        """
+        if record.served_by and record.served_by != decision.endpoint:
+            self._release(decision)
+            return
+        for reservation in decision.reservations:
+            self.ledger.computed(reservation)
+
+    def ended(self, decision: Decision, record: Record) -> None:
+        """Release all reservations. A further call releases nothing."""
+        self._release(decision)
 
     # What feeds it.
 
@@ -236,7 +250,7 @@ class PoolRouter:
             "numBlocks": int(table.num_blocks[row]),
         }
 
-    def _pick(self, request: InferenceRequest, chosen: Rows, blocks: int) -> Pick:
+    def _decision(self, request: InferenceRequest, chosen: Rows, blocks: int) -> Decision:
         table = self.table
         rows = chosen.tolist()
         row = rows[0]
@@ -248,19 +262,22 @@ class PoolRouter:
         if blocks:
             matched = int(table.prefix_matched[row])
             tokens -= matched * table.block_tokens
-        pick = Pick(
+        reservation = Reservation(row=row, generation=int(table.generation[row]), tokens=tokens)
+        decision = Decision(
             destination=hostports[row] if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
             endpoint=hostports[row],
-            row=row,
-            generation=int(table.generation[row]),
-            tokens=tokens,
+            reservations=(reservation,),
         )
         if matched:
-            pick.prefix_hit = matched / blocks
+            decision.prefix_hit = matched / blocks
         self.picked += 1
         self.prompt_blocks += blocks
         self.matched_blocks += matched
-        return pick
+        return decision
+
+    def _release(self, decision: Decision) -> None:
+        for reservation in decision.reservations:
+            self.ledger.release(reservation)
 
     def _use(self, config: PickerConfig) -> None:
         self._config = config
@@ -313,7 +330,11 @@ def _rehearse(registry: Registry) -> None:
     router.table.waiting[0] = router.table.running[0] = router.table.kv_usage[0] = 0.0
     prompt = bytes(2 * router.table.block_tokens * BYTES_PER_TOKEN)
     for _ in range(2):
-        router.route(InferenceRequest(request_id="", prompt=prompt), None)
+        router.decide(InferenceRequest(request_id="", prompt=prompt), None, _nobody)
+
+
+def _nobody(answer: Decision | Refusal) -> None:
+    """Take the answer of a decision that does not wait: there is none."""
 
 
 def _number(value: np.float64) -> float | None:

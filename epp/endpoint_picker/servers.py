@@ -16,6 +16,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from endpoint_picker.decision import Router
 from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.handler import PROCESS_METHOD, process_route
@@ -23,7 +24,6 @@ from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
-from endpoint_picker.request import Router
 from endpoint_picker.settings import Settings
 from endpoint_picker.tls import follow, mounted_pair
 from endpoint_picker.transport import LIMITS

@@ -15,8 +15,8 @@ import echo_server
 import envoy_proxy
 from echo_server import EchoServer
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.extproc.record import Ending
 from endpoint_picker.observability.metrics import PoolFigures
+from endpoint_picker.record import Ending
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse

@@ -6,9 +6,11 @@ from typing import Any, cast
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _untyped_pb
 
+from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from inference_api.offered import Offered
 
 pb = cast("Any", _untyped_pb)
@@ -105,13 +107,15 @@ class CountingRouter:
         self.refusal = refusal
         self.requests: list[InferenceRequest] = []
         self.subsets: list[Sequence[str] | None] = []
-        self.held: list[Pick] = []
-        self.releases = 0
-        self.first_tokens = 0
+        self.held: list[Decision] = []
+        self.ends = 0
+        self.first_bytes = 0
         self.listeners: list[Any] = []
         self.decisions = Decisions()
 
-    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
         self.requests.append(request)
         self.subsets.append(subset)
         allowed = [
@@ -125,17 +129,20 @@ class CountingRouter:
             return Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
         chosen = allowed[len(self.requests) % len(allowed)]
         rest = [each for each in allowed if each != chosen]
-        pick = Pick(destination=",".join([chosen, *rest]), endpoint=chosen, row=0, generation=0, tokens=1)
-        self.held.append(pick)
-        return pick
+        reserved = (Reservation(row=0, generation=0, tokens=1),)
+        decision = Decision(destination=",".join([chosen, *rest]), endpoint=chosen, reservations=reserved)
+        self.held.append(decision)
+        return decision
 
-    def first_token(self, pick: Pick) -> None:
-        assert pick in self.held
-        self.first_tokens += 1
+    def first_byte(self, decision: Decision, record: Record) -> None:
+        assert decision in self.held
+        assert record.first_byte_at
+        self.first_bytes += 1
 
-    def release(self, pick: Pick) -> None:
-        self.held.remove(pick)  # ValueError on a second release
-        self.releases += 1
+    def ended(self, decision: Decision, record: Record) -> None:
+        assert record.ending is not None
+        self.held.remove(decision)  # ValueError on a second end
+        self.ends += 1
 
     def subscribe(self, listener: Any) -> None:
         self.listeners.append(listener)

@@ -15,7 +15,7 @@ counted twice for longer than one interval. A row without metrics has W and R un
 import numpy as np
 
 from endpoint_picker.datalayer.table import EndpointTable
-from endpoint_picker.request import Pick
+from endpoint_picker.decision import Reservation
 
 
 class Ledger:
@@ -35,48 +35,48 @@ class Ledger:
         self._since_mark = np.zeros(size, dtype=np.int64)
         """Reservations held that were made after the scrape under way was started."""
         self.held = 0
-        """Picks in flight, those of endpoints that are gone included."""
+        """Reservations held, those on endpoints that are gone included."""
         self.reserved = 0
         self.released = 0
         table.on_free(self._forget)
 
-    def reserve(self, pick: Pick) -> None:
-        """Count the pick's request and tokens on its row."""
-        row = pick.row
+    def reserve(self, reservation: Reservation) -> None:
+        """Count the reservation's request and tokens on its row."""
+        row = reservation.row
         if row >= len(self._reserved):
             self._grow()
         table = self._table
         self._reserved[row] += 1
-        pick.sequence = int(self._reserved[row])
+        reservation.sequence = int(self._reserved[row])
         self._since_mark[row] += 1
         table.unseen[row] += 1
         table.inflight_requests[row] += 1
-        table.inflight_tokens[row] += pick.tokens
+        table.inflight_tokens[row] += reservation.tokens
         self.held += 1
         self.reserved += 1
 
-    def computed(self, pick: Pick) -> None:
-        """Give back the pick's tokens: its prompt has been computed. Only the first call counts."""
-        if pick.released or not pick.tokens:
+    def computed(self, reservation: Reservation) -> None:
+        """Give back the reservation's tokens: the prompt has been computed. Only the first call counts."""
+        if reservation.released or not reservation.tokens:
             return
-        if self._table.is_current(pick.row, pick.generation):
-            self._table.inflight_tokens[pick.row] -= pick.tokens
-        pick.tokens = 0
+        if self._table.is_current(reservation.row, reservation.generation):
+            self._table.inflight_tokens[reservation.row] -= reservation.tokens
+        reservation.tokens = 0
 
-    def release(self, pick: Pick) -> bool:
+    def release(self, reservation: Reservation) -> bool:
         """Give the reservation back; return False, and do nothing, when that was done before."""
-        if pick.released:
+        if reservation.released:
             return False
-        self.computed(pick)
-        pick.released = True
+        self.computed(reservation)
+        reservation.released = True
         self.held -= 1
         self.released += 1
-        row, table = pick.row, self._table
-        if table.is_current(row, pick.generation):
+        row, table = reservation.row, self._table
+        if table.is_current(row, reservation.generation):
             table.inflight_requests[row] -= 1
-            if pick.sequence > self._seen[row]:
+            if reservation.sequence > self._seen[row]:
                 table.unseen[row] -= 1
-            if pick.sequence > self._marked[row]:
+            if reservation.sequence > self._marked[row]:
                 self._since_mark[row] -= 1
         return True
 

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from endpoint_picker.decision import Router
 from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.record import Ending, Observer, Record
 from endpoint_picker.extproc.stream import OK, Exchange, Status
 from endpoint_picker.observability.faults import FaultLog
-from endpoint_picker.request import Router
+from endpoint_picker.record import Ending, Observer, Record
 from endpoint_picker.transport import HandlerFactory, Metadata, StatusCode, Stream
 
 PROCESS_METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

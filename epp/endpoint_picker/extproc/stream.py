@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 
 from endpoint_picker.body import openai
 from endpoint_picker.body.usage import DocumentUsage, StreamUsage, UsageReader
+from endpoint_picker.decision import Decision, Refusal, Router, Waiting
 from endpoint_picker.extproc import wire
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.headers import DROPPED_REASON, RequestHeaders, ResponseHeaders, is_json
-from endpoint_picker.extproc.record import Ending, Observer, Record
 from endpoint_picker.extproc.wire import ProcessingRequest
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
+from endpoint_picker.record import Ending, Observer, Record
+from endpoint_picker.request import InferenceRequest
 from lean_grpc.status import StatusCode
 
 #: Envoy asks for pieces of at most 64 KiB; the same bound as other pickers use.
@@ -108,7 +109,7 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._held = 0
         self._backlog: Iterator[bytes] | None = None
-        self._pick: Pick | None = None
+        self._pick: Decision | None = None
         self._usage: UsageReader | None = None
         self._note_gap: Callable[[float], None] | None = None
         self._body_unseen = False  # the proxy does not show response bodies: their end is the stream's
@@ -243,11 +244,12 @@ class Exchange:
             request.prompt = parsed.prompt
             record.streaming = request.stream = parsed.stream
         begun = self._clock() if self._clock else 0.0
-        answer = self._router.route(request, self._subset)
+        answer = self._router.decide(request, self._subset, self._resumed)
         took = self._clock() - begun if self._clock else 0.0
         record.priority = request.priority
         if isinstance(answer, Refusal):
             return self._refuse(answer.outcome, answer.message, now, took)
+        assert not isinstance(answer, Waiting)  # noqa: S101 - no router puts a decision off yet
         self._pick = answer
         record.endpoint = answer.endpoint
         record.outcome = Outcome.PICKED
@@ -258,6 +260,9 @@ class Exchange:
         if not has_body:
             return (reply,)
         return self._forward(reply, body, trailers)
+
+    def _resumed(self, answer: Decision | Refusal) -> None:
+        raise AssertionError(answer)
 
     def _forward(self, reply: bytes, body: bytes, trailers: bool) -> Sequence[bytes]:
         """Return the headers reply with the body, or with its first piece and the rest as backlog."""
@@ -303,8 +308,6 @@ class Exchange:
         served = wire.served_endpoint(message)
         if served:
             record.served_by = served
-            if self._pick is not None and served != self._pick.endpoint:
-                self._release()  # the pick does not hold this request; who does shows in its next scrape
         record.streaming = headers.content_type == "text/event-stream"
         if headers.status < 400 and not headers.encoded:
             if record.streaming:
@@ -349,7 +352,7 @@ class Exchange:
         if record.response_chunks == 1:
             record.first_byte_at = now
             if self._pick is not None:
-                self._router.first_token(self._pick)
+                self._router.first_byte(self._pick, record)
         elif record.streaming:
             if self._note_gap is None:
                 self._note_gap = self._observer.gap_counter(record)
@@ -375,7 +378,7 @@ class Exchange:
 
     def _release(self) -> None:
         if self._pick is not None:
-            self._router.release(self._pick)
+            self._router.ended(self._pick, self.record)
             self._pick = None
 
     def _drop_body(self) -> None:

@@ -7,7 +7,8 @@ serves the page tells when the window is over.
 from collections import deque
 from typing import Any, Final
 
-from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.decision import Decision
+from endpoint_picker.request import InferenceRequest
 
 #: How long a look keeps the recording going, in seconds.
 WINDOW_S: Final = 30.0
@@ -26,17 +27,17 @@ class Decisions:
         self._ring: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.recording = False
 
-    def note(self, request: InferenceRequest, pick: Pick, candidates: int) -> None:
+    def note(self, request: InferenceRequest, decision: Decision, candidates: int) -> None:
         """Keep one decision."""
         self._ring.append(
             {
                 "requestId": request.request_id[:NAME_LIMIT],
                 "model": request.model[:NAME_LIMIT],
                 "priority": request.priority,
-                "destination": pick.destination,
+                "destination": decision.destination,
                 "candidates": candidates,
-                "prefixHit": round(pick.prefix_hit, 3),
-                "scores": {name: round(score, 3) for name, score in pick.scores},
+                "prefixHit": round(decision.prefix_hit, 3),
+                "scores": {name: round(score, 3) for name, score in decision.scores},
             }
         )
 

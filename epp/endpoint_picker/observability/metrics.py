@@ -8,7 +8,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from endpoint_picker.extproc.record import Ending, Record
 from endpoint_picker.observability.series import (
     Buckets,
     Count,
@@ -18,6 +17,7 @@ from endpoint_picker.observability.series import (
     Reading,
 )
 from endpoint_picker.outcomes import Outcome
+from endpoint_picker.record import Ending, Record
 
 PREFIX: Final = "llm_d_epp_"
 #: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; the

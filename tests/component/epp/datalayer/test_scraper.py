@@ -14,7 +14,7 @@ from endpoint_picker.config.settings_plugins import ExtractorParams, SourceParam
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
-from endpoint_picker.request import Pick
+from endpoint_picker.decision import Reservation
 from pool_space import until
 
 PLAN = ScrapePlan(SourceParams(), ExtractorParams())
@@ -272,7 +272,7 @@ async def test_metrics_that_stop_coming_become_unknown() -> None:
 async def test_a_good_scrape_takes_over_what_was_reserved_before_it() -> None:
     async with model_server(healthy) as port, scraping_of(port) as (_, table, ledger):
         row = row_of(table, port)
-        pick = Pick(destination="", endpoint="", row=row, generation=int(table.generation[row]), tokens=0)
+        pick = Reservation(row=row, generation=int(table.generation[row]), tokens=0)
         ledger.reserve(pick)
         assert table.unseen[row] == 1
         await until(lambda: table.unseen[row] == 0)

@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
-from endpoint_picker.request import Pick
+from endpoint_picker.decision import Reservation
 
 
 def table_of(*numbers: int) -> EndpointTable:
@@ -15,8 +15,8 @@ def table_of(*numbers: int) -> EndpointTable:
     return table
 
 
-def picked(table: EndpointTable, row: int, tokens: int = 10) -> Pick:
-    return Pick(destination="", endpoint="", row=row, generation=int(table.generation[row]), tokens=tokens)
+def picked(table: EndpointTable, row: int, tokens: int = 10) -> Reservation:
+    return Reservation(row=row, generation=int(table.generation[row]), tokens=tokens)
 
 
 def test_a_reservation_is_seen_by_the_scrape_that_starts_after_it() -> None:
@@ -81,7 +81,7 @@ class LedgerHistory(RuleBasedStateMachine):
         self.numbers = set(range(1, 4))
         self.table = table_of(*self.numbers)
         self.ledger = Ledger(self.table)
-        self.held: dict[Pick, int] = {}
+        self.held: dict[Reservation, int] = {}
         """Held picks, and the scrapes of their row that had started when they were made."""
         self.started: dict[tuple[int, int], int] = {}
         self.seen: dict[tuple[int, int], int] = {}
@@ -94,7 +94,7 @@ class LedgerHistory(RuleBasedStateMachine):
         return int(rows[choice % len(rows)])
 
     @rule(target=picks, choice=st.integers(0, 50), tokens=st.integers(0, 1000))
-    def reserve(self, choice: int, tokens: int) -> Pick:
+    def reserve(self, choice: int, tokens: int) -> Reservation:
         row = self.row(choice)
         pick = picked(self.table, row, tokens)
         self.ledger.reserve(pick)
@@ -102,15 +102,15 @@ class LedgerHistory(RuleBasedStateMachine):
         return pick
 
     @rule(pick=picks)
-    def compute(self, pick: Pick) -> None:
+    def compute(self, pick: Reservation) -> None:
         self.ledger.computed(pick)
 
     @rule(pick=picks)
-    def release_maybe_again(self, pick: Pick) -> None:
+    def release_maybe_again(self, pick: Reservation) -> None:
         assert self.ledger.release(pick) == (self.held.pop(pick, None) is not None)
 
     @rule(pick=consumes(picks))
-    def release_and_forget(self, pick: Pick) -> None:
+    def release_and_forget(self, pick: Reservation) -> None:
         self.ledger.release(pick)
         self.held.pop(pick, None)
 

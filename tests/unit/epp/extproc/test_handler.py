@@ -8,10 +8,12 @@ import pytest
 from typing_extensions import override
 
 import ext_proc as wire
+from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
 from endpoint_picker.extproc.buffers import BufferBudget
 from endpoint_picker.extproc.handler import process_route
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.request import InferenceRequest, Pick, Refusal
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.transport import Handler, StatusCode
 from recording_stream import RecordingStream
 
@@ -88,7 +90,7 @@ class FaultyRouter(wire.CountingRouter):
     """Picks, and then fails on the first token."""
 
     @override
-    def first_token(self, pick: Pick) -> None:
+    def first_byte(self, decision: Decision, record: Record) -> None:
         raise ZeroDivisionError
 
 
@@ -123,7 +125,9 @@ class BrokenPlugin(wire.CountingRouter):
     """Fails on every request."""
 
     @override
-    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
         raise ZeroDivisionError
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ext_proc as wire
+from endpoint_picker.decision import Refusal
 from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.record import Ending, Record
 from endpoint_picker.extproc.stream import CHUNK_BYTES, OK, Exchange
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.request import Refusal
+from endpoint_picker.record import Ending, Record
 from lean_grpc import StatusCode
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -285,7 +285,7 @@ def test_trailers_end_the_body_and_are_answered_last() -> None:
     peer.feed(wire.response_headers(), wire.response_body(b"x", end=False))
     assert wire.kinds(peer.feed(wire.trailers("response_trailers"))) == ["response_trailers"]
     assert peer.record.ending is Ending.COMPLETED
-    assert peer.router.releases == 1
+    assert peer.router.ends == 1
 
 
 def test_a_large_body_comes_back_whole_in_pieces() -> None:
@@ -354,8 +354,8 @@ def test_a_json_response_passes_untouched_and_its_usage_is_read() -> None:
     assert (record.usage.input_tokens, record.usage.output_tokens, record.usage.cached_tokens) == (7, 3, 4)
     assert record.served_by == A
     assert record.response_bytes == len(body)
-    assert peer.router.releases == 1
-    assert peer.router.first_tokens == 1
+    assert peer.router.ends == 1
+    assert peer.router.first_bytes == 1
 
 
 def test_a_stream_passes_piece_by_piece_and_is_timed() -> None:
@@ -388,7 +388,7 @@ def test_a_response_without_body_completes() -> None:
     peer.feed(wire.response_headers(status="204", end=True))
     assert wire.kinds(peer.replies) == ["response_headers"]
     assert peer.record.ending is Ending.COMPLETED
-    assert peer.router.releases == 1
+    assert peer.router.ends == 1
 
 
 def test_a_response_piece_above_the_reply_limit_is_split() -> None:
@@ -406,7 +406,7 @@ def test_served_by_another_endpoint_gives_the_reservation_back() -> None:
     peer.feed(wire.response_headers(served=A), wire.response_body(b"{}", end=True))
     assert peer.record.endpoint == B
     assert peer.record.served_by == A
-    assert peer.router.releases == 1
+    assert peer.router.ends == 1
 
 
 def test_a_local_reply_of_the_proxy_before_the_body_is_complete() -> None:
@@ -488,7 +488,7 @@ def test_a_proxy_that_does_not_send_response_bodies_completes_with_the_stream() 
     assert peer.router.held
     peer.close()
     assert peer.record.ending is Ending.COMPLETED
-    assert peer.router.releases == 1
+    assert peer.router.ends == 1
 
 
 WHOLE = wire.body_of(prompt="grüße " * 40)

@@ -7,9 +7,10 @@ from prometheus_client import CollectorRegistry
 
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.decision import Decision
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figures
-from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
 
 
@@ -19,8 +20,8 @@ def test_single_endpoints_and_averages() -> None:
     table = router.table
     first, second, third = table.ready_rows.tolist()
     table.waiting[first], table.waiting[second], table.waiting[third] = 2.0, 4.0, math.nan
-    pick = router.route(InferenceRequest(request_id="r"), None)
-    assert isinstance(pick, Pick)
+    pick = router.decide(InferenceRequest(request_id="r"), None, lambda _answer: None)
+    assert isinstance(pick, Decision)
 
     metrics, registry = PickerMetrics(), CollectorRegistry()
     scraper = Scraper(table, router.ledger, None, clock=time.monotonic)

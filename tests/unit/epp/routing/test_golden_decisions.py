@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.request import InferenceRequest, Pick
+from endpoint_picker.decision import Decision
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,10 +61,10 @@ def scrape(router: PoolRouter, rng: np.random.Generator) -> None:
 
 
 def told(answer: object) -> str:
-    if not isinstance(answer, Pick):
+    if not isinstance(answer, Decision):
         return str(getattr(answer, "outcome", answer))
     names = answer.destination.replace("10.0.0.", "").replace(":8000", "").replace(",", " ")
-    return f"{names} | {answer.tokens} | {answer.prefix_hit:.4f}"
+    return f"{names} | {sum(each.tokens for each in answer.reservations)} | {answer.prefix_hit:.4f}"
 
 
 def history(config: str) -> list[str]:
@@ -74,7 +76,7 @@ def history(config: str) -> list[str]:
     assert not router.config_error
     router.replace_endpoints(endpoints(12))
     heads = [rng.bytes(256 * (1 + at)) for at in range(4)]
-    held: list[Pick] = []
+    held: list[Decision] = []
     lines: list[str] = []
     for step in range(STEPS):
         if step % 10 == 5:
@@ -89,14 +91,14 @@ def history(config: str) -> list[str]:
             headers={"test-epp-endpoint-selection": "10.0.0.0, 10.0.0.1, 10.0.0.3"} if step % 13 == 0 else {},
         )
         subset = [f"10.0.0.{n}" for n in range(0, 12, 2)] if step % 11 == 0 else None
-        answer = router.route(request, subset)
+        answer = router.decide(request, subset, lambda _answer: None)
         lines.append(told(answer))
-        if isinstance(answer, Pick):
+        if isinstance(answer, Decision):
             held.append(answer)
         if held and rng.random() < 0.6:
-            router.first_token(held[int(rng.integers(len(held)))])
+            router.first_byte(held[int(rng.integers(len(held)))], Record(0.0))
         if held and rng.random() < 0.5:
-            router.release(held.pop(int(rng.integers(len(held)))))
+            router.ended(held.pop(int(rng.integers(len(held)))), Record(0.0))
     return lines
 
 

@@ -13,14 +13,19 @@ from typing_extensions import override
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.prefix_index import PrefixIndex
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
+from endpoint_picker.decision import Decision, Refusal, Router
 from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT, Decisions
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.request import InferenceRequest, Pick, Refusal, Router
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.plugin import Filter, NoParams, Plugin
 from inference_api.offered import OfferedText, Uses, text_mark
 
 SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
+
+
+RECORD = Record(0.0)
 
 
 class Clock:
@@ -50,22 +55,30 @@ def scraped(router: PoolRouter, waiting: float = 0, usage: float = 0.1) -> None:
     router.table.scraped_at[rows] = 1000.0
 
 
+def unwanted(answer: object) -> None:
+    raise AssertionError(answer)
+
+
+def decided(router: PoolRouter, asked: InferenceRequest, subset: list[str] | None) -> object:
+    return router.decide(asked, subset, unwanted)
+
+
 def request(prompt: bytes = b"", objective: str = "") -> InferenceRequest:
     return InferenceRequest(request_id="r", model="m", prompt=prompt, objective=objective)
 
 
 def routed(
     router: PoolRouter, asked: InferenceRequest | None = None, subset: list[str] | None = None
-) -> Pick:
-    pick = router.route(asked or request(), subset)
-    assert isinstance(pick, Pick)
+) -> Decision:
+    pick = decided(router, asked or request(), subset)
+    assert isinstance(pick, Decision)
     return pick
 
 
 def refused(
     router: PoolRouter, asked: InferenceRequest | None = None, subset: list[str] | None = None
 ) -> Outcome:
-    refusal = router.route(asked or request(), subset)
+    refusal = decided(router, asked or request(), subset)
     assert isinstance(refusal, Refusal)
     assert refusal.message
     return refusal.outcome
@@ -73,7 +86,7 @@ def refused(
 
 def test_it_is_a_router() -> None:
     router: Router = router_of(1)
-    assert isinstance(router.route(request(), None), Pick)
+    assert isinstance(router.decide(request(), None, unwanted), Decision)
 
 
 def test_a_pick_names_its_primary_and_two_fallbacks() -> None:
@@ -101,7 +114,7 @@ def test_an_endpoint_whose_metrics_stopped_is_left_alone_while_others_are_fresh(
     scraped(router, waiting=3)
     router.table.scraped_at[0] = 990.0
     router.table.expire(1000.0)
-    assert all(routed(router).row != 0 for _ in range(20))
+    assert all(routed(router).reservations[0].row != 0 for _ in range(20))
 
 
 def test_a_prompt_returns_to_where_its_prefix_is() -> None:
@@ -109,12 +122,12 @@ def test_a_prompt_returns_to_where_its_prefix_is() -> None:
     scraped(router)
     prompt = b"the same system prompt " * 100
     first = routed(router, request(prompt))
-    router.release(first)
+    router.ended(first, RECORD)
     assert first.prefix_hit == 0
     again = routed(router, request(prompt + b"and a question"))
     assert again.endpoint == first.endpoint
     assert again.prefix_hit == 8 / 9
-    assert again.tokens == (2300 + 14) // 4 - 8 * 64
+    assert again.reservations[0].tokens == (2300 + 14) // 4 - 8 * 64
     assert router.matched_blocks > 0
 
 
@@ -169,7 +182,7 @@ def test_only_negative_priority_is_shed_and_only_under_saturation(
 ) -> None:
     router = router_of(2)
     scraped(router, waiting=waiting)
-    answer = router.route(request(objective=objective), None)
+    answer = decided(router, request(objective=objective), None)
     assert isinstance(answer, Refusal) == shed
     if isinstance(answer, Refusal):
         assert answer.outcome is Outcome.SATURATED
@@ -225,12 +238,12 @@ def test_in_flight_tokens_end_with_the_first_token_and_requests_with_the_release
     router = router_of(1)
     pick = routed(router, request(b"x" * 4000))
     assert router.state()["endpoints"][0]["inFlightTokens"] == 1000
-    router.first_token(pick)
-    router.first_token(pick)
+    router.first_byte(pick, RECORD)
+    router.first_byte(pick, RECORD)
     assert router.state()["endpoints"][0]["inFlightTokens"] == 0
     assert router.state()["inFlight"] == 1
-    router.release(pick)
-    router.release(pick)
+    router.ended(pick, RECORD)
+    router.ended(pick, RECORD)
     assert router.state()["inFlight"] == 0
     assert router.state()["endpoints"][0]["inFlightRequests"] == 0
 
@@ -318,7 +331,7 @@ def test_a_fault_within_the_decision_leaves_no_reservation(broken: str) -> None:
     else:
         router.index = BrokenIndex(router.table)
     with pytest.raises(ZeroDivisionError):
-        router.route(request(b"x" * 1000), None)
+        decided(router, request(b"x" * 1000), None)
     assert router.ledger.held == 0
     assert not router.table.inflight_requests.any()
     assert not router.table.inflight_tokens.any()
@@ -328,7 +341,7 @@ def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> No
     router = router_of(1)
     router.decisions.recording = True
     for number in range(KEPT + 1):
-        router.route(InferenceRequest(request_id=f"{number}:" + "x" * 10_000), None)
+        decided(router, InferenceRequest(request_id=f"{number}:" + "x" * 10_000), None)
     kept = router.decisions.page()["decisions"]
     assert len(kept) == KEPT
     assert kept[0]["requestId"].startswith(f"{KEPT}:")
@@ -344,20 +357,20 @@ def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> No
 )
 def test_picks_are_always_ready_allowed_and_given_back(history: list[tuple[int, list[int], str]]) -> None:
     router = router_of(0)
-    held: list[Pick] = []
+    held: list[Decision] = []
     for count, subset, letters in history:
         router.replace_endpoints(endpoints(count))
         hint = [f"10.0.0.{n}" for n in subset] if subset else None
-        answer = router.route(request(b"".join(letter.encode() * 256 for letter in letters)), hint)
+        answer = decided(router, request(b"".join(letter.encode() * 256 for letter in letters)), hint)
         allowed = {f"10.0.0.{n}:8000" for n in range(count) if not subset or n in subset}
-        if isinstance(answer, Pick):
+        if isinstance(answer, Decision):
             assert set(answer.destination.split(",")) <= allowed
             held.append(answer)
         else:
             assert not allowed
     assert router.ledger.held == len(held)
     for pick in held:
-        router.release(pick)
+        router.ended(pick, RECORD)
     assert router.ledger.held == 0
     assert not router.table.inflight_requests.any()
     assert not router.table.inflight_tokens.any()
