@@ -1,7 +1,9 @@
 """What a decision costs: CPU of one process, by number of endpoints and length of the prompt.
 
 Prints one JSON line a figure. The cases run interleaved, at least seven rounds; the median counts.
-Run: `.venv/bin/python bench/decision.py`.
+
+    python bench/decision.py                   this tree
+    python bench/decision.py --against DIR     CPU ratios to another checkout, with 95 % intervals
 """
 
 import json
@@ -11,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import paired
 
+from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision
@@ -21,6 +25,7 @@ from endpoint_picker.routing import PoolRouter, build_router
 
 ROUNDS = 9
 DECISIONS = 400
+SHORT = 64
 PROMPT_BYTES = 4096
 
 
@@ -36,7 +41,8 @@ class Case:
 def pool(count: int) -> PoolRouter:
     """Return a router over `count` endpoints with unequal load."""
     rng = np.random.default_rng(1)
-    router = build_router(rng=rng)
+    registry = Registry(paired.plugin_loaders(paired.measured_tree()))
+    router = build_router(rng=rng, registry=registry)
     router.replace_endpoints(
         Endpoint(f"p{n}-rank-0", "default", f"10.0.{n // 250}.{n % 250}", 8000) for n in range(count)
     )
@@ -106,25 +112,40 @@ def measured(act: Callable[[], None]) -> float:
     return (time.process_time() - start) / DECISIONS * 1e6
 
 
-def main() -> None:
-    """Measure and print."""
-    short = 64
-    cases = [
-        Case("decision_us_1_endpoint", decide(pool(1), prompts_of(short)), 100),
-        Case("decision_us_16_endpoints", decide(pool(16), prompts_of(short)), 100),
-        Case("decision_us_100_endpoints", decide(pool(100), prompts_of(short)), 200),
-        Case("decision_us_16_endpoints_4k_prompt", decide(pool(16), prompts_of(PROMPT_BYTES)), 150),
-        Case("decision_us_100_endpoints_4k_prompt", decide(pool(100), prompts_of(PROMPT_BYTES)), 250),
-        Case("metrics_page_us", read_page(), 40),
+def cases() -> list[Case]:
+    """Return what is measured."""
+    short = [
+        Case(f"decision_us_{count}_endpoints", decide(pool(count), prompts_of(SHORT)), goal)
+        for count, goal in ((3, 100), (16, 100), (32, 120), (100, 200))
     ]
-    rounds: dict[str, list[float]] = {case.figure: [] for case in cases}
+    long = [
+        Case(f"decision_us_{count}_endpoints_4k_prompt", decide(pool(count), prompts_of(PROMPT_BYTES)), goal)
+        for count, goal in ((3, 150), (16, 150), (32, 170), (100, 250))
+    ]
+    return [*short, *long, Case("metrics_page_us", read_page(), 40)]
+
+
+def medians(all_cases: list[Case]) -> dict[str, float]:
+    """Measure the cases in turn and return the median of each."""
+    rounds: dict[str, list[float]] = {case.figure: [] for case in all_cases}
     for _ in range(ROUNDS):
-        for case in cases:
+        for case in all_cases:
             rounds[case.figure].append(measured(case.act))
-    medians = {figure: statistics.median(values) for figure, values in rounds.items()}
-    for case in cases:
-        report(case.figure, medians[case.figure], "us", case.goal_us)
-    hundred, sixteen = medians["decision_us_100_endpoints"], medians["decision_us_16_endpoints"]
+    return {figure: statistics.median(values) for figure, values in rounds.items()}
+
+
+def worker() -> dict[str, float]:
+    """Measure decisions only, for a comparison with another tree."""
+    return medians([case for case in cases() if case.figure.startswith("decision")])
+
+
+def alone() -> None:
+    """Measure and print."""
+    chosen = cases()
+    figures = medians(chosen)
+    for case in chosen:
+        report(case.figure, figures[case.figure], "us", case.goal_us)
+    hundred, sixteen = figures["decision_us_100_endpoints"], figures["decision_us_16_endpoints"]
     report("decision_cpu_ratio_100_to_16_endpoints", hundred / sixteen, "ratio", 2.5)
 
 
@@ -135,4 +156,4 @@ def report(figure: str, value: float, unit: str, goal: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    paired.command("decision", worker, alone)

@@ -1,16 +1,22 @@
 """CPU of the request life alone: one exchange of the state machine, no transport and no decision.
 
 Prints one JSON line a figure: microseconds of process CPU, the median of the rounds.
+
+    python bench/exchange.py                   this tree
+    python bench/exchange.py --against DIR     CPU ratios to another checkout, with 95 % intervals
 """
 
 import json
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from itertools import cycle
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+import paired
+
+sys.path.insert(0, str(paired.measured_tree() / "tests" / "support"))
 
 import ext_proc as wire
 from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
@@ -36,14 +42,18 @@ HEADERS = {
 
 
 class FixedRouter:
-    """Decides nothing: what is measured is the rest."""
+    """Decides nothing: what is measured is the rest. Takes one destination after the other."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._next = cycle([(each, each.partition(",")[0]) for each in names]).__next__
 
     def decide(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
     ) -> Decision | Refusal | Waiting:
+        destination, endpoint = self._next()
         return Decision(
-            destination="10.0.0.1:8000",
-            endpoint="10.0.0.1:8000",
+            destination=destination,
+            endpoint=endpoint,
             reservations=(Reservation(row=0, generation=0, tokens=0),),
         )
 
@@ -85,15 +95,29 @@ def cpu_us(work: Callable[[], None], count: int) -> float:
     return (time.process_time() - begun) / count * 1e6
 
 
-def main() -> None:
-    router, budget, metrics = FixedRouter(), BufferBudget(), PickerMetrics()
-    messages = exchange_messages()
-    head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
+def destinations(endpoints: int) -> list[str]:
+    """Return destinations as a pool of so many endpoints gives them: three of them in any order."""
+    rng = random.Random(1)
+    names = [f"10.0.{n // 250}.{n % 250}:8000" for n in range(endpoints)]
+    return [",".join(rng.sample(names, 3)) for _ in range(EXCHANGES)]
 
-    def whole() -> None:
+
+def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
+    """Return one exchange of a pool of so many endpoints."""
+    router, budget, messages = FixedRouter(destinations(endpoints)), BufferBudget(), exchange_messages()
+
+    def act() -> None:
         exchange = Exchange(router, budget, metrics, 1.0)
         for message in messages:
             exchange.received(message, 2.0)
+
+    return act
+
+
+def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return a streamed exchange of `CHUNKS` pieces, and one of none."""
+    router, budget, messages = FixedRouter(destinations(3)), BufferBudget(), exchange_messages()
+    head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
 
     def stream() -> None:
         exchange = Exchange(router, budget, metrics, 1.0)
@@ -109,9 +133,30 @@ def main() -> None:
             exchange.received(message, 2.0)
         exchange.closed(Ending.DISCONNECTED, 4.0)
 
-    rounds = [(cpu_us(whole, EXCHANGES), _chunk_us(stream, stream_head)) for _ in range(ROUNDS)]
-    for at, figure in enumerate(("exchange_state_machine_cpu", "chunk_state_machine_cpu")):
-        values = [each[at] for each in rounds]
+    return stream, stream_head
+
+
+def rounds() -> dict[str, list[float]]:
+    """Measure all figures in turn, `ROUNDS` times."""
+    metrics = PickerMetrics()
+    wholes = {f"exchange_cpu_{count}_endpoints": whole(count, metrics) for count in (3, 32, 100)}
+    stream, stream_head = chunks(metrics)
+    found: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for figure, act in wholes.items():
+            found.setdefault(figure, []).append(cpu_us(act, EXCHANGES))
+        found.setdefault("chunk_cpu", []).append(_chunk_us(stream, stream_head))
+    return found
+
+
+def worker() -> dict[str, float]:
+    """Measure once, for a comparison with another tree."""
+    return {figure: statistics.median(values) for figure, values in rounds().items()}
+
+
+def alone() -> None:
+    """Measure and print."""
+    for figure, values in rounds().items():
         line = {
             "figure": figure,
             "value": round(statistics.median(values), 2),
@@ -127,4 +172,4 @@ def _chunk_us(stream: Callable[[], None], stream_head: Callable[[], None]) -> fl
 
 
 if __name__ == "__main__":
-    main()
+    paired.command("exchange", worker, alone)

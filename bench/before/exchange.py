@@ -1,0 +1,150 @@
+"""The worker of `bench/exchange.py` for trees whose router has `route`, `first_token` and `release`."""
+
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import paired
+
+sys.path.insert(0, str(paired.measured_tree() / "tests" / "support"))
+
+import ext_proc as wire
+from endpoint_picker.extproc.buffers import BufferBudget
+from endpoint_picker.extproc.record import Ending
+from endpoint_picker.extproc.stream import Exchange
+from endpoint_picker.observability.metrics import PickerMetrics
+from endpoint_picker.request import InferenceRequest, Pick, Refusal
+
+ROUNDS = 9
+EXCHANGES = 3000
+CHUNKS = 64
+HEADERS = {
+    "user-agent": "python-httpx/0.28",
+    "accept": "*/*",
+    "accept-encoding": "gzip, deflate",
+    "authorization": "Bearer sk-0123456789abcdef",
+    "x-forwarded-proto": "http",
+    "x-envoy-expected-rq-timeout-ms": "15000",
+    ":authority": "gateway.example.com",
+    ":scheme": "http",
+}
+
+
+class FixedRouter:
+    """Decides nothing: what is measured is the rest. Takes one destination after the other."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._next = cycle([(each, each.partition(",")[0]) for each in names]).__next__
+
+    def route(self, request: InferenceRequest, subset: Sequence[str] | None) -> Pick | Refusal:
+        destination, endpoint = self._next()
+        return Pick(destination=destination, endpoint=endpoint, row=0, generation=0, tokens=0)
+
+    def first_token(self, pick: Pick) -> None:
+        pass
+
+    def release(self, pick: Pick) -> None:
+        pass
+
+
+def exchange_messages() -> list[bytes]:
+    """A request of 1 KB and an answer of 1 KB: four messages that are answered by five."""
+    usage = {"prompt_tokens": 250, "completion_tokens": 100, "total_tokens": 350}
+    answer = json.dumps({"choices": [{"text": "y" * 900}], "usage": usage}).encode()
+    return [
+        wire.request_headers(HEADERS),
+        wire.request_body(wire.body_of(prompt="x" * 950), end=True),
+        wire.response_headers(served="10.0.0.1:8000"),
+        wire.response_body(answer, end=True),
+    ]
+
+
+def chunk() -> bytes:
+    choice = {"index": 0, "delta": {"content": " token"}, "logprobs": None, "finish_reason": None}
+    event = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "model": "m",
+        "choices": [choice],
+        "usage": None,
+    }
+    return wire.response_body(f"data: {json.dumps(event)}\n\n".encode(), end=False)
+
+
+def cpu_us(work: Callable[[], None], count: int) -> float:
+    begun = time.process_time()
+    for _ in range(count):
+        work()
+    return (time.process_time() - begun) / count * 1e6
+
+
+def destinations(endpoints: int) -> list[str]:
+    """Return destinations as a pool of so many endpoints gives them: three of them in any order."""
+    rng = random.Random(1)
+    names = [f"10.0.{n // 250}.{n % 250}:8000" for n in range(endpoints)]
+    return [",".join(rng.sample(names, 3)) for _ in range(EXCHANGES)]
+
+
+def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
+    """Return one exchange of a pool of so many endpoints."""
+    router, budget, messages = FixedRouter(destinations(endpoints)), BufferBudget(), exchange_messages()
+
+    def act() -> None:
+        exchange = Exchange(router, budget, metrics, 1.0)
+        for message in messages:
+            exchange.received(message, 2.0)
+
+    return act
+
+
+def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return a streamed exchange of `CHUNKS` pieces, and one of none."""
+    router, budget, messages = FixedRouter(destinations(3)), BufferBudget(), exchange_messages()
+    head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
+
+    def stream() -> None:
+        exchange = Exchange(router, budget, metrics, 1.0)
+        for message in head:
+            exchange.received(message, 2.0)
+        for _ in range(CHUNKS):
+            exchange.received(piece, 3.0)
+        exchange.closed(Ending.DISCONNECTED, 4.0)
+
+    def stream_head() -> None:
+        exchange = Exchange(router, budget, metrics, 1.0)
+        for message in head:
+            exchange.received(message, 2.0)
+        exchange.closed(Ending.DISCONNECTED, 4.0)
+
+    return stream, stream_head
+
+
+def rounds() -> dict[str, list[float]]:
+    """Measure all figures in turn, `ROUNDS` times."""
+    metrics = PickerMetrics()
+    wholes = {f"exchange_cpu_{count}_endpoints": whole(count, metrics) for count in (3, 32, 100)}
+    stream, stream_head = chunks(metrics)
+    found: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for figure, act in wholes.items():
+            found.setdefault(figure, []).append(cpu_us(act, EXCHANGES))
+        found.setdefault("chunk_cpu", []).append(_chunk_us(stream, stream_head))
+    return found
+
+
+def worker() -> dict[str, float]:
+    """Measure once, for a comparison with another tree."""
+    return {figure: statistics.median(values) for figure, values in rounds().items()}
+
+
+def _chunk_us(stream: Callable[[], None], stream_head: Callable[[], None]) -> float:
+    count = EXCHANGES // CHUNKS * 4
+    return (cpu_us(stream, count) - cpu_us(stream_head, count)) / CHUNKS
+
+
+if __name__ == "__main__":
+    print(json.dumps(worker()))
