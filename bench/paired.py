@@ -1,9 +1,9 @@
 """Compares one benchmark of two trees: CPU ratios with their 95 % interval, from fresh processes in turn.
 
-`python bench/decision.py --against DIR` and `python bench/exchange.py --against DIR` use it. Every pair starts
-a process of each tree, the order alternating; each measures all figures, and the ratio of the two is one sample,
-so that what a process' memory layout adds is part of the spread. Pairs are added until every interval is narrower
-than `--width`.
+`python bench/decision.py --against DIR` and `python bench/exchange.py --against DIR` use it. Every pair
+starts a process of each tree, the order alternating; each measures all figures, and the ratio of the two is
+one sample, so that what a process' memory layout adds is part of the spread. Pairs are added until every
+interval is narrower than `--width`.
 
 Prints one JSON line a figure: `value` is this tree's CPU over the other's, `interval` its 95 % interval.
 
