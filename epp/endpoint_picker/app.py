@@ -9,8 +9,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from cluster_client.access import ApiAccess
+from cluster_client.api import KubernetesApi
 from endpoint_picker.datalayer.file_discovery import FileWatch
-from endpoint_picker.datalayer.kubernetes_api import ApiAccess, KubernetesApi
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
@@ -58,7 +59,9 @@ class Picker:
         if settings.endpoints_file is not None:
             return FileWatch(settings.endpoints_file, self._endpoints)
         access = (
-            ApiAccess.from_kubeconfig(settings.kubeconfig) if settings.kubeconfig else ApiAccess.in_cluster()
+            ApiAccess.from_kubeconfig(settings.kubeconfig)
+            if settings.kubeconfig
+            else ApiAccess.in_cluster(otherwise="give --kubeconfig or --endpoints-file")
         )
         self._api = KubernetesApi(access)
         return PoolWatch(

@@ -5,8 +5,8 @@ import sys
 
 import uvloop
 
+from cluster_client.errors import ApiError
 from endpoint_picker import app, settings
-from endpoint_picker.datalayer.kubernetes_api import ApiError
 from endpoint_picker.observability.logs import set_up_logs
 from endpoint_picker.tls import CertificateError
 

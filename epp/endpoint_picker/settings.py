@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from endpoint_picker.config import durations
+from cluster_client.durations import parse_duration
 from endpoint_picker.extproc.buffers import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from endpoint_picker.observability.logs import LEVELS
 from inference_api import names
@@ -167,11 +167,10 @@ def _size(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        found = durations.seconds(text)
+        return parse_duration(text)
     except ValueError as error:
         message = f"{text!r} is {error}"
         raise argparse.ArgumentTypeError(message) from None
-    return float(str(found))
 
 
 def _boolean(text: str) -> bool:

@@ -14,10 +14,10 @@ from typing import Final
 import aiohttp
 from pydantic import ValidationError
 
+from cluster_client.pods import pod_of
 from inference_api import names
 from inference_api.offered import OFFERED_PATH, Offered
 from inference_operator.api import Api, ApiError, ApiUnavailable
-from inference_operator.endpoints import is_ready
 from inference_operator.kinds import POD, Object, PoolKey
 from inference_operator.naming import APP_LABEL
 from inference_operator.picker_answers import PickerAnswer, Question, conclude
@@ -125,7 +125,7 @@ class PickerAsker:
                 pods, _ = await self._api.list_all(POD, question.namespace, selector, cached=True)
             except (ApiError, ApiUnavailable):
                 return PickerAnswer(problem="the picker's pods cannot be listed")
-            asked = [pod for pod in pods if _may_be_asked(pod)][:_MOST_PODS]
+            asked = [pod for pod in pods if pod_of(pod).is_serving][:_MOST_PODS]
             told = await asyncio.gather(*(self._ask_pod(pod, question.port) for pod in asked))
         said = [each for each in told if isinstance(each, Offered)]
         return conclude(question.mark, said, [each for each in told if isinstance(each, str)])
@@ -160,8 +160,3 @@ class PickerAsker:
                 if len(body) > _BODY_LIMIT:
                     raise ValueError("answer too long")
             return answer.status, bytes(body)
-
-
-def _may_be_asked(pod: Object) -> bool:
-    ready = is_ready(pod) and not pod["metadata"].get("deletionTimestamp")
-    return ready and bool(pod["status"].get("podIP"))

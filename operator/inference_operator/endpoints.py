@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_api import names
+from cluster_client.pods import has_ready_condition, pod_of, served_ports
+
+#: Name under which the watch of pods reads it.
+is_ready = has_ready_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +23,11 @@ class EndpointTally:
 def tally(pods: Iterable[Mapping[str, Any]], ports: Sequence[int]) -> EndpointTally:
     """Count the endpoints that these pods give a pool with these target ports."""
     ready = total = 0
-    for pod in pods:
-        if pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
+    for pod in map(pod_of, pods):
+        if pod.ended:
             continue
-        count = len(active_ports(pod, ports))
+        count = len(served_ports(pod.active_ports, ports))
         total += count
-        if is_ready(pod) and not pod["metadata"].get("deletionTimestamp") and pod["status"].get("podIP"):
+        if pod.is_serving:
             ready += count
     return EndpointTally(ready, total)
-
-
-def active_ports(pod: Mapping[str, Any], ports: Sequence[int]) -> frozenset[int]:
-    """Return the target ports that the pod serves: all, unless its annotation narrows them.
-
-    Present but empty means none; what is no number, or none of the pool's, is ignored.
-    """
-    annotations = pod.get("metadata", {}).get("annotations") or {}
-    for name in names.ACTIVE_PORTS_ANNOTATIONS:
-        if name in annotations:
-            words = (word.strip() for word in annotations[name].split(","))
-            return frozenset(int(word) for word in words if word.isdecimal()) & frozenset(ports)
-    return frozenset(ports)
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Return whether the pod's Ready condition is True."""
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

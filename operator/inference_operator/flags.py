@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
-from inference_operator.durations import parse_duration
+from cluster_client.durations import parse_duration
 from inference_operator.settings import Settings
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -63,7 +63,7 @@ def _interval(text: str) -> float:
     try:
         seconds = parse_duration(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is {error}") from None
     if seconds < 1:
         raise argparse.ArgumentTypeError("must be at least 1s")
     return seconds

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from cluster_client.pods import has_ready_condition
+from cluster_client.selectors import selector_query
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
 from inference_api.names import POOL_GROUP
 from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
-from inference_operator.endpoints import EndpointTally, is_ready, tally
+from inference_operator.endpoints import EndpointTally, tally
 from inference_operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
@@ -200,7 +202,7 @@ class Reader:
             wanted = body["spec"].get("replicas", 1)
             if body.get("status", {}).get("readyReplicas", 0) < wanted:
                 pods = await self._pods(seen.namespace, f"{APP_LABEL}={name}")
-                found += [pod for pod in pods if not is_ready(pod)]
+                found += [pod for pod in pods if not has_ready_condition(pod)]
         return tuple(found)
 
     async def _pods(self, namespace: str, selector: str) -> list[Object]:
@@ -218,4 +220,4 @@ def _selector(pool: InferencePool) -> str | None:
     labels = pool.spec.selector.match_labels
     if any(invalid_label_key(key) for key in labels):
         return None
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    return selector_query(labels)

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any
 
+from cluster_client.objects import mapping, sequence, strings
+from cluster_client.pods import Pod, served_ports
+from cluster_client.selectors import selector_query, selects
 from endpoint_picker.datalayer.table import Endpoint
-from inference_api.names import ACTIVE_PORTS_ANNOTATIONS
-
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,56 +20,18 @@ class Pool:
     @property
     def label_selector(self) -> str:
         """Return the selector in the API's query syntax, in a stable order."""
-        return ",".join(f"{key}={value}" for key, value in sorted(self.selector.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """What discovery needs of a pod; the rest of the object is not kept."""
-
-    name: str
-    namespace: str
-    address: str
-    """"" until the pod has one, and when it is no IP literal."""
-    ready: bool
-    """Ready condition True and not being deleted."""
-    finished: bool
-    labels: Mapping[str, str]
-    active_ports: str | None
-    """Value of the active-ports annotation, None when absent."""
-    incarnation: str
-    """uid and restarts: a restarted container has lost its cache."""
+        return selector_query(self.selector)
 
 
 def pool_of(manifest: Mapping[str, Any]) -> Pool | None:
     """Return the pool, None when it is being deleted or selects nothing."""
-    metadata = _mapping(manifest.get("metadata"))
-    spec = _mapping(manifest.get("spec"))
-    selector = _strings(_mapping(spec.get("selector")).get("matchLabels"))
+    metadata = mapping(manifest.get("metadata"))
+    spec = mapping(manifest.get("spec"))
+    selector = strings(mapping(spec.get("selector")).get("matchLabels"))
     if metadata.get("deletionTimestamp") or not selector:
         return None
-    numbers = [_mapping(entry).get("number") for entry in spec.get("targetPorts") or ()]
+    numbers = [mapping(entry).get("number") for entry in sequence(spec.get("targetPorts"))]
     return Pool(selector=selector, ports=tuple(number for number in numbers if isinstance(number, int)))
-
-
-def pod_of(manifest: Mapping[str, Any]) -> Pod:
-    """Return what matters of a pod; what is missing or malformed makes it not ready rather than fail."""
-    metadata, status = _mapping(manifest.get("metadata")), _mapping(manifest.get("status"))
-    annotations = _strings(metadata.get("annotations"))
-    conditions = [_mapping(each) for each in status.get("conditions") or ()]
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-    restarts = sum(_restarts(each) for each in status.get("containerStatuses") or ())
-    active = [annotations[key] for key in ACTIVE_PORTS_ANNOTATIONS if key in annotations]
-    return Pod(
-        name=str(metadata.get("name", "")),
-        namespace=str(metadata.get("namespace", "")),
-        address=_ip(status.get("podIP")),
-        ready=ready and not metadata.get("deletionTimestamp"),
-        finished=status.get("phase") in _FINISHED,
-        labels=_strings(metadata.get("labels")),
-        active_ports=active[0] if active else None,
-        incarnation=f"{metadata.get('uid', '')}/{restarts}",
-    )
 
 
 def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
@@ -82,11 +43,11 @@ def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
         return []
     found = []
     for pod in pods:
-        if not pod.address or pod.finished or not _selects(pool, pod):
+        if not pod.address or pod.ended or not selects(pool.selector, pod.labels):
             continue
-        active = None if pod.active_ports is None else _active(pod.active_ports)
+        served = served_ports(pod.active_ports, pool.ports)
         for index, port in enumerate(pool.ports):
-            if active is None or port in active:
+            if port in served:
                 found.append(
                     Endpoint(
                         name=f"{pod.name}-rank-{index}",
@@ -99,44 +60,3 @@ def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
                     )
                 )
     return found
-
-
-def _selects(pool: Pool, pod: Pod) -> bool:
-    return all(pod.labels.get(key) == value for key, value in pool.selector.items())
-
-
-def _active(value: str) -> frozenset[int]:
-    """Read a comma list of ports; what is no port is ignored."""
-    parts = (part.strip() for part in value.split(","))
-    return frozenset(int(part) for part in parts if part.isascii() and part.isdigit() and len(part) <= 5)
-
-
-def ip_literal(text: str) -> str:
-    """Return an address as it is written into headers and requests.
-
-    Raises ValueError: the text is no IP address, or has a zone, which may be any text and means another
-    thing to each host.
-    """
-    if "%" in text:
-        raise ValueError("an address without a zone is needed")
-    return str(ip_address(text))
-
-
-def _ip(value: object) -> str:
-    try:
-        return ip_literal(value) if isinstance(value, str) else ""
-    except ValueError:
-        return ""
-
-
-def _restarts(status: object) -> int:
-    count = _mapping(status).get("restartCount")
-    return count if isinstance(count, int) else 0
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _strings(value: object) -> dict[str, str]:
-    return {str(key): str(each) for key, each in _mapping(value).items()}

@@ -5,12 +5,13 @@ While the API server is away the last state stays in use; when the pool is gone 
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from endpoint_picker.datalayer.discovery import Pod, Pool, endpoints_of, pod_of, pool_of
-from endpoint_picker.datalayer.kubernetes_api import KubernetesApi, Object
-from endpoint_picker.datalayer.list_watch import ListWatch
+from cluster_client.list_watch import ListWatch, Source
+from cluster_client.objects import Object, ObjectKey
+from cluster_client.pods import Pod, pod_of
+from endpoint_picker.datalayer.discovery import Pool, endpoints_of, pool_of
 from endpoint_picker.datalayer.table import Endpoint
 from inference_api.names import CONFIG_KEY, POOL_GROUP, POOL_PLURAL, POOL_VERSION, PRIORITIES_KEY
 
@@ -26,7 +27,7 @@ class PoolWatch:
 
     def __init__(
         self,
-        api: KubernetesApi,
+        api: Source,
         *,
         namespace: str,
         pool: str,
@@ -74,7 +75,7 @@ class PoolWatch:
     @property
     def error(self) -> str:
         """Return why something cannot be followed right now, "" when all is well."""
-        watches: list[ListWatch[Pool | None] | ListWatch[Pod] | ListWatch[str | None]] = [self._pools]
+        watches: list[ListWatch[Pool] | ListWatch[Pod] | ListWatch[str]] = [self._pools]
         if self._pods is not None:
             watches.append(self._pods)
         watches.extend(self._maps)
@@ -102,12 +103,11 @@ class PoolWatch:
             if self._pool is None:
                 self._pods = None
             else:
+                # Until the new list is here, those known already that the new selector takes stay in use.
                 known = {} if self._pods is None else self._pods.objects
                 self._selected = self._pool.label_selector
                 selector = {"labelSelector": self._selected}
-                self._pods = self._following(path, selector, pod_of, self._touched)
-                # Until the new list is here, those known already that the new selector takes stay in use.
-                self._pods.objects = known
+                self._pods = self._following(path, selector, pod_of, self._touched, known)
                 following = asyncio.get_running_loop().create_task(self._pods.run())
             self._touched()
             try:
@@ -133,7 +133,7 @@ class PoolWatch:
         pods = [] if self._pods is None else self._pods.objects.values()
         self._on_endpoints(endpoints_of(self._pool, pods))
 
-    def _map(self, name: str, key: str, act: Callable[[str], object]) -> "ListWatch[str | None]":
+    def _map(self, name: str, key: str, act: Callable[[str], object]) -> ListWatch[str]:
         path = f"/api/v1/namespaces/{self._namespace}/configmaps"
         last: list[str] = []
 
@@ -150,10 +150,19 @@ class PoolWatch:
         self,
         path: str,
         selector: dict[str, str],
-        reduce: Callable[[Object], _V],
+        reduce: Callable[[Object], _V | None],
         changed: Callable[[], None],
+        known: Mapping[ObjectKey, _V] | None = None,
     ) -> ListWatch[_V]:
-        return ListWatch(self._api, path, selector=selector, reduce=reduce, changed=changed, rng=self._rng)
+        return ListWatch(
+            self._api,
+            path,
+            selector=selector,
+            reduce=reduce,
+            changed=lambda _: changed(),
+            known=known,
+            rng=self._rng,
+        )
 
 
 def _by_name(name: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field, field_validator
 
-from endpoint_picker.config.durations import seconds
+from cluster_client.durations import seconds
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.scheduling.plugin import Plugin, PluginParams
 

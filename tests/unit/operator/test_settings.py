@@ -1,6 +1,5 @@
 import pytest
 
-from inference_operator.durations import parse_duration
 from inference_operator.flags import parse_settings
 
 
@@ -37,14 +36,3 @@ def test_nonsense_is_refused_with_a_sentence(flag: str, capsys: pytest.CaptureFi
         parse_settings([flag], {})
     assert ended.value.code == 2
     assert flag.split("=", maxsplit=1)[0] in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("500ms", 0.5), ("1m30s", 90.0), ("1.5h", 5400.0)])
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "s", "5x", "-5s", "5s ", "1s1"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="duration"):
-        parse_duration(text)

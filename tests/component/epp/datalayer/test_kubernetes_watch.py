@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from endpoint_picker.datalayer.kubernetes_api import ApiAccess, KubernetesApi
+from cluster_client.access import ApiAccess
+from cluster_client.api import KubernetesApi
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.table import Endpoint
 from pool_space import Space, until

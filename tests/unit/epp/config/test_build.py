@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from endpoint_picker.config.build import PickerConfig, build
-from endpoint_picker.config.durations import seconds
 from endpoint_picker.config.errors import ConfigError
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.file_discovery import endpoints_in
@@ -192,19 +191,6 @@ def test_a_plugin_that_cannot_be_imported_is_a_fault_of_the_configuration() -> N
         build("plugins: [{type: x}]", Registry({"x": broken}))
     with pytest.raises(ConfigError, match="not a subclass"):
         build("plugins: [{type: x}]", Registry({"x": lambda: dict}))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("200ms", 0.2), ("1m30s", 90), ("0", 0), ("1.5h", 5400), ("0s", 0), ("10us", 1e-5)]
-)
-def test_durations(text: str, expected: float) -> None:
-    assert seconds(text) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1 s", "1s ", "1d", "9" * 100 + "s"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="duration"):
-        seconds(text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from endpoint_picker.datalayer.discovery import endpoints_of, pod_of, pool_of
+from cluster_client.pods import pod_of
+from endpoint_picker.datalayer.discovery import endpoints_of, pool_of
 
 
 def pool(**spec: Any) -> dict[str, Any]:
@@ -118,7 +119,3 @@ def test_the_label_selector_is_stable() -> None:
     parsed = pool_of(pool(selector={"matchLabels": {"b": "2", "a": "1"}}))
     assert parsed is not None
     assert parsed.label_selector == "a=1,b=2"
-
-
-def test_an_address_with_a_zone_is_none() -> None:
-    assert pod_of({"status": {"podIP": "fe80::1%eth0"}}).address == ""
