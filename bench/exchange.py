@@ -18,13 +18,15 @@ import paired
 
 sys.path.insert(0, str(paired.measured_tree() / "tests" / "support"))
 
-import ext_proc as wire
+import envoy_messages as wire
 from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
-from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.stream import Exchange
+from endpoint_picker.extproc.picking import Picking
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.record import Ending, Record
+from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
+from ext_proc.budget import BodyBudget
+from ext_proc.exchange import Exchange
+from ext_proc.processor import Ending
 
 ROUNDS = 9
 EXCHANGES = 3000
@@ -104,10 +106,10 @@ def destinations(endpoints: int) -> list[str]:
 
 def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
     """Return one exchange of a pool of so many endpoints."""
-    router, budget, messages = FixedRouter(destinations(endpoints)), BufferBudget(), exchange_messages()
+    router, budget, messages = FixedRouter(destinations(endpoints)), BodyBudget(), exchange_messages()
 
     def act() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
         for message in messages:
             exchange.received(message, 2.0)
 
@@ -116,11 +118,11 @@ def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
 
 def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return a streamed exchange of `CHUNKS` pieces, and one of none."""
-    router, budget, messages = FixedRouter(destinations(3)), BufferBudget(), exchange_messages()
+    router, budget, messages = FixedRouter(destinations(3)), BodyBudget(), exchange_messages()
     head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
 
     def stream() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
         for message in head:
             exchange.received(message, 2.0)
         for _ in range(CHUNKS):
@@ -128,7 +130,7 @@ def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], Non
         exchange.closed(Ending.DISCONNECTED, 4.0)
 
     def stream_head() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
         for message in head:
             exchange.received(message, 2.0)
         exchange.closed(Ending.DISCONNECTED, 4.0)

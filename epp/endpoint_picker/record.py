@@ -1,25 +1,11 @@
 """What is known of one exchange when it is over, for metrics and explain. Plain values; times in seconds."""
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Protocol
 
-from endpoint_picker.body.usage import Usage
 from endpoint_picker.outcomes import Outcome
-
-
-class Ending(Enum):
-    """Why an exchange ended. The value is the low-cardinality metric label."""
-
-    COMPLETED = "completed"
-    """The response went by to its end."""
-    REFUSED = "refused"
-    """The picker answered in place of a model server."""
-    DISCONNECTED = "disconnected"
-    """The proxy closed the stream early: client gone, upstream reset or time out."""
-    PROTOCOL_ERROR = "protocol-error"
-    """The proxy sent what the protocol does not allow."""
-    INTERNAL_ERROR = "internal-error"
+from ext_proc.body.usage import Usage
+from ext_proc.processor import Ending
 
 
 class Record:

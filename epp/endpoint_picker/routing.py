@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
-from endpoint_picker.body.openai import MAX_MATERIAL_BYTES
 from endpoint_picker.config.build import PickerConfig, build
 from endpoint_picker.config.errors import ConfigError, from_validation
 from endpoint_picker.config.registry import Registry
@@ -25,6 +24,7 @@ from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.plugin import RandomSource
 from endpoint_picker.scheduling.profile import Trace
+from ext_proc.body.openai import MAX_MATERIAL_BYTES
 from inference_api.offered import Offered, OfferedText
 from inference_api.priority_table import PriorityTable
 

@@ -18,8 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from endpoint_picker.decision import Router
 from endpoint_picker.eds import EndpointFeed, eds_routes
-from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.handler import PROCESS_METHOD, process_route
+from endpoint_picker.extproc.route import process_route
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import HttpServer
@@ -27,6 +26,8 @@ from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.settings import Settings
 from endpoint_picker.tls import follow, mounted_pair
 from endpoint_picker.transport import LIMITS
+from ext_proc.budget import BodyBudget
+from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered
 from lean_grpc import Server, self_signed_server
 
@@ -74,7 +75,7 @@ class PickerServers:
         self._pool = pool
         self.health = Health()
         self.metrics = PickerMetrics()
-        self.budget = BufferBudget(settings.max_request_bytes, settings.max_buffered_bytes)
+        self.budget = BodyBudget(settings.max_request_bytes, settings.max_buffered_bytes)
         self.feed = EndpointFeed(epoch=f"{time.time_ns():x}")
         registry = CollectorRegistry()
         self.metrics.read_pool(settings.pool_name, figures)

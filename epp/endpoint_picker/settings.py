@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from cluster_client.durations import parse_duration
-from endpoint_picker.extproc.buffers import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from endpoint_picker.observability.logs import LEVELS
+from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from inference_api import names
 
 _MIN_REFRESH_S: Final = 0.05

@@ -1,30 +1,15 @@
 """How a call reaches the picker: what handlers are given, and the bounds of the port. Types and values only.
 
-A handler is lean_grpc's; what it needs of a call is named here, so that tests can stand in for it.
+A handler is lean_grpc's; what it needs of a call is ext_proc's, so that tests can stand in for it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
+from ext_proc.call import Stream
 from lean_grpc import Handler, Limits, Metadata, StatusCode
 
 __all__ = ["LIMITS", "Handler", "HandlerFactory", "Metadata", "Routes", "StatusCode", "Stream"]
-
-
-class Stream(Protocol):
-    """The sending side of one call."""
-
-    def send(self, *payloads: bytes) -> bool:
-        """Queue messages in order. False: the peer is slow, send no more until `writable` is called.
-
-        Until then nothing is received either, so that a handler that answers each message at once needs no
-        back-pressure of its own.
-        """
-        ...
-
-    def finish(self, status: StatusCode = StatusCode.OK, message: str = "") -> None:
-        """End the call once all that was sent has gone out; the message is for the peer's log."""
-        ...
 
 
 HandlerFactory = Callable[[Stream], Handler]

@@ -16,10 +16,10 @@ import envoy_proxy
 from echo_server import EchoServer
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.observability.metrics import PoolFigures
-from endpoint_picker.record import Ending
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse
+from ext_proc.processor import Ending
 
 JSON = {"content-type": "application/json"}
 

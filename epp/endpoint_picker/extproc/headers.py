@@ -5,8 +5,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from endpoint_picker.body.openai import is_api_path
-from endpoint_picker.extproc.wire import HeaderValue, HttpHeaders
+from ext_proc.body import apis
+from ext_proc.wire import HeaderValue, HttpHeaders
 
 #: The objective header and its older name; the first wins when both are sent.
 OBJECTIVE: Final = "x-llm-d-inference-objective"
@@ -73,10 +73,12 @@ class HeaderView(Mapping[str, str]):
 class RequestHeaders:
     """What the picker keeps of a request's headers."""
 
-    __slots__ = ("all", "content_type", "method", "objective", "path", "remove", "request_id")
+    __slots__ = ("all", "content_type", "ends", "method", "objective", "path", "remove", "request_id")
 
     def __init__(self, message: HttpHeaders) -> None:
         self.all = HeaderView(message)
+        self.ends = message.end_of_stream
+        """The request has no body."""
         found: dict[str, str] = {}
         self.remove: list[str] = []
         """Names that were sent and must not be forwarded; usually empty."""
@@ -99,17 +101,20 @@ class RequestHeaders:
         self.request_id = found.get("x-request-id", "")
         self.objective = found.get(OBJECTIVE) or found.get(OBJECTIVE_ALIAS, "")
 
-    def call_for_json(self, has_body: bool) -> bool:
-        """Tell whether the body must be JSON with a model.
+    def call_for_json(self, body: bytes | None) -> bool:
+        """Tell whether the body, None when there is none to be seen, must be JSON with a model.
 
-        So it is for POST (or PUT, PATCH) to the known APIs, whatever the content type says, and for any
-        other body that says it is JSON or does not say what it is. The rest is routed without a model.
+        POST, PUT and PATCH to the known APIs call for it, whatever the content type says, and so does any
+        other body whose content type is JSON or missing. The rest is routed without a model, as is a body
+        that the proxy does not show.
         """
         if self.method not in _WITH_BODY:
             return False
-        if is_api_path(self.path):
+        if body is None:
+            return self.ends and apis.api_of(self.path) is not None
+        if apis.api_of(self.path) is not None:
             return True
-        return has_body and (not self.content_type or is_json(self.content_type))
+        return not self.content_type or is_json(self.content_type)
 
 
 def _text(header: HeaderValue) -> str:

@@ -17,7 +17,8 @@ from endpoint_picker.observability.series import (
     Reading,
 )
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.record import Ending, Record
+from endpoint_picker.record import Record
+from ext_proc.processor import Ending
 
 PREFIX: Final = "llm_d_epp_"
 #: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; the

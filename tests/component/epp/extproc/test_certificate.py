@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from certificates import KeyPair, mount, new_pair
+from counting_router import CountingRouter
 from endpoint_picker.observability.metrics import PoolFigures
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse
-from ext_proc import CountingRouter
 
 ZERO = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 

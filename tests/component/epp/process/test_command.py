@@ -19,9 +19,9 @@ from envoy.config.endpoint.v3 import endpoint_pb2 as _endpoint
 from envoy.service.discovery.v3 import discovery_pb2 as _discovery
 from grpc_health.v1 import health_pb2 as _health
 
-import ext_proc as wire
+import envoy_messages as wire
 from endpoint_picker.eds import STREAM_METHOD, TYPE_URL
-from endpoint_picker.extproc.handler import PROCESS_METHOD
+from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered, Uses, text_mark
 
 endpoint_pb2: Any = _endpoint

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-import ext_proc as wire
+import envoy_messages as wire
+from counting_router import CountingRouter
 from endpoint_picker.eds import STREAM_METHOD
-from endpoint_picker.extproc.handler import PROCESS_METHOD
 from endpoint_picker.observability.metrics import PoolFigures
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse
-from ext_proc import CountingRouter
+from ext_proc.handler import PROCESS_METHOD
 from lean_grpc import Channel, StatusCode
 
 FLAGS = ("--pool-name=p", "--bind-address=127.0.0.1", "--no-secure-serving", "--drain-timeout=60s")

@@ -7,14 +7,15 @@ from itertools import pairwise
 import pytest
 from typing_extensions import override
 
-import ext_proc as wire
+import envoy_messages as wire
+from counting_router import CountingRouter
 from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
-from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.handler import process_route
+from endpoint_picker.extproc.route import process_route
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.transport import Handler, StatusCode
+from ext_proc.budget import BodyBudget
 from recording_stream import RecordingStream
 
 A = "10.0.0.1:8000"
@@ -30,15 +31,15 @@ class Clock:
 
 
 def handler_on(
-    stream: RecordingStream, router: wire.CountingRouter, metrics: PickerMetrics | None = None
+    stream: RecordingStream, router: CountingRouter, metrics: PickerMetrics | None = None
 ) -> Handler:
-    handler = process_route(router, BufferBudget(), metrics or PickerMetrics(), Clock())(stream)
+    handler = process_route(router, BodyBudget(), metrics or PickerMetrics(), Clock())(stream)
     handler.opened(())
     return handler
 
 
 def test_a_slow_proxy_is_given_a_large_body_as_it_takes_it() -> None:
-    stream, router = RecordingStream(), wire.CountingRouter(A)
+    stream, router = RecordingStream(), CountingRouter(A)
     stream.room = False
     handler = handler_on(stream, router)
     body = wire.body_of(prompt="x" * 5_000_000)
@@ -54,7 +55,7 @@ def test_a_slow_proxy_is_given_a_large_body_as_it_takes_it() -> None:
 
 
 def test_a_response_is_answered_while_a_large_body_waits() -> None:
-    stream, router = RecordingStream(), wire.CountingRouter(A)
+    stream, router = RecordingStream(), CountingRouter(A)
     stream.room = False
     handler = handler_on(stream, router)
     handler.received(wire.request_headers())
@@ -66,7 +67,7 @@ def test_a_response_is_answered_while_a_large_body_waits() -> None:
 
 @pytest.mark.parametrize("end", ["ended", "aborted"])
 def test_the_end_of_a_stream_releases(end: str) -> None:
-    stream, router = RecordingStream(), wire.CountingRouter(A)
+    stream, router = RecordingStream(), CountingRouter(A)
     handler = handler_on(stream, router)
     handler.received(wire.request_headers(end=True, method="GET"))
     assert router.held
@@ -80,13 +81,13 @@ def test_the_end_of_a_stream_releases(end: str) -> None:
 
 def test_a_refusal_finishes_the_stream_after_its_answer() -> None:
     stream = RecordingStream()
-    handler = handler_on(stream, wire.CountingRouter())
+    handler = handler_on(stream, CountingRouter())
     handler.received(wire.request_headers(end=True, method="GET"))
     assert wire.kinds(stream.sent) == ["immediate_response"]
     assert stream.status is StatusCode.OK
 
 
-class FaultyRouter(wire.CountingRouter):
+class FaultyRouter(CountingRouter):
     """Picks, and then fails on the first token."""
 
     @override
@@ -113,7 +114,7 @@ def test_a_fault_of_ours_ends_one_stream_and_holds_nothing(caplog: pytest.LogCap
 def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
     for level in (logging.INFO, logging.DEBUG):
         with caplog.at_level(level, "endpoint_picker"):
-            handler = handler_on(RecordingStream(), wire.CountingRouter(A))
+            handler = handler_on(RecordingStream(), CountingRouter(A))
             handler.received(wire.request_headers(end=True, method="GET"))
             handler.ended()
     (entry,) = [each for each in caplog.records if each.message == "exchange over"]
@@ -121,7 +122,7 @@ def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> 
     assert (told["endpoint"], told["outcome"], told["ending"]) == (A, "picked", "disconnected")
 
 
-class BrokenPlugin(wire.CountingRouter):
+class BrokenPlugin(CountingRouter):
     """Fails on every request."""
 
     @override
@@ -135,7 +136,7 @@ def test_a_fault_of_every_request_fails_each_and_is_logged_now_and_then(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     router, metrics = BrokenPlugin(A), PickerMetrics()
-    factory = process_route(router, BufferBudget(), metrics, lambda: 5.0)
+    factory = process_route(router, BodyBudget(), metrics, lambda: 5.0)
     for _ in range(100):
         stream = RecordingStream()
         handler = factory(stream)

@@ -5,8 +5,10 @@ from typing import cast
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2
 
-from endpoint_picker.extproc.headers import RequestHeaders
-from endpoint_picker.extproc.wire import HttpHeaders
+import envoy_messages as support
+from endpoint_picker.extproc.headers import RequestHeaders, ResponseHeaders
+from ext_proc import wire
+from ext_proc.wire import HttpHeaders
 
 
 def read(*pairs: tuple[str, bytes]) -> RequestHeaders:
@@ -32,3 +34,22 @@ def test_the_newer_objective_header_wins() -> None:
     both = read(("x-gateway-inference-objective", b"old"), ("x-llm-d-inference-objective", b"new"))
     assert both.objective == "new"
     assert read(("x-gateway-inference-objective", b"old")).objective == "old"
+
+
+def decoded(message: bytes, kind: str) -> wire.HttpHeaders:
+    found: wire.HttpHeaders = getattr(wire.decode(message)[1], kind)
+    return found
+
+
+def test_a_header_given_as_text_is_read_too() -> None:
+    message = support.pb.ProcessingRequest()
+    message.request_headers.headers.headers.add(key=":path", value="/v1/completions?x=1")
+    message.request_headers.headers.headers.add(key="Content-Type", value="Application/JSON; charset=utf-8")
+    found = RequestHeaders(decoded(message.SerializeToString(), "request_headers"))
+    assert (found.path, found.content_type) == ("/v1/completions", "application/json")
+
+
+@pytest.mark.parametrize(("status", "read"), [("200", 200), ("", 0), ("abc", 0), ("1000000", 0), ("²00", 0)])
+def test_response_status(status: str, read: int) -> None:
+    found = ResponseHeaders(decoded(support.response_headers(status=status), "response_headers"))
+    assert found.status == read

@@ -2,10 +2,11 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from endpoint_picker.body.usage import Usage
 from endpoint_picker.observability.metrics import MAX_MODELS, MAX_SERIES, PickerMetrics, PoolFigures
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.record import Ending, Record
+from endpoint_picker.record import Record
+from ext_proc.body.usage import Usage
+from ext_proc.processor import Ending
 
 
 def finished(

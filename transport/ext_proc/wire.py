@@ -1,21 +1,14 @@
-"""ext-proc messages, decoded through protobuf and encoded by hand. Nothing else in extproc/ knows them.
+"""ext-proc messages, decoded through protobuf and encoded by hand: the one place that knows their bytes.
 
 Replies are small and mostly constant, so their bytes are laid out here directly; the tests hold them against
 the generated classes. Field numbers are those of envoy/service/ext_proc/v3/external_processor.proto.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _pb
 from google.protobuf.message import DecodeError
-
-DESTINATION: Final = "x-gateway-destination-endpoint"
-_SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
-_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
-_LB_NAMESPACE: Final = "envoy.lb"
-_SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
 
 #: Value of ProcessingMode.BodySendMode.
 BODY_MODE_NONE: Final = 0
@@ -100,36 +93,15 @@ def are_supported(modes: tuple[int, int]) -> bool:
     return all(mode in {BODY_MODE_NONE, BODY_MODE_FULL_DUPLEX_STREAMED} for mode in modes)
 
 
-def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
-    """Return the endpoints that the proxy restricts the pick to; None when it does not.
-
-    A list of strings, a comma-separated string and a list of comma-separated strings are all in use. A key
-    that is there with nothing usable under it is an empty restriction: no endpoint is allowed.
-    """
+def metadata_value(message: ProcessingRequest, namespace: str, key: str) -> Any:
+    """Return the protobuf Value of a key in the proxy's metadata; None when it is not there."""
     if not message.HasField("metadata_context"):
         return None
     spaces = message.metadata_context.filter_metadata
-    if _SUBSET_NAMESPACE not in spaces:
+    if namespace not in spaces:
         return None
-    fields = spaces[_SUBSET_NAMESPACE].fields
-    if _SUBSET_KEY not in fields:
-        return None
-    value = fields[_SUBSET_KEY]
-    texts = [item.string_value for item in value.list_value.values] or [value.string_value]
-    return tuple(entry for text in texts for part in text.split(",") if (entry := part.strip()))
-
-
-def served_endpoint(message: ProcessingRequest) -> str:
-    """Return the "ip:port" that answered, as the proxy reports it; "" when it does not."""
-    if not message.HasField("metadata_context"):
-        return ""
-    spaces = message.metadata_context.filter_metadata
-    if _LB_NAMESPACE not in spaces:
-        return ""
-    fields = spaces[_LB_NAMESPACE].fields
-    if _SERVED_KEY not in fields:
-        return ""
-    return cast("str", fields[_SERVED_KEY].string_value)
+    fields = spaces[namespace].fields
+    return fields.get(key)
 
 
 def _varint(number: int) -> bytes:
@@ -148,43 +120,56 @@ def _field(tag: int, payload: bytes) -> bytes:
     return bytes((tag,)) + _varint(len(payload)) + payload
 
 
-def _set_header(name: str, value: bytes) -> bytes:
-    """Encode one `set_headers` entry that replaces what is there (append_action 2)."""
+def set_header(name: str, value: bytes) -> bytes:
+    """Encode an entry of a HeaderMutation that sets a header, and replaces one that is there."""
     header = _field(0x0A, name.encode()) + _field(0x1A, value)
-    return _field(0x0A, _field(0x0A, header) + b"\x18\x02")
+    return _field(0x0A, _field(0x0A, header) + b"\x18\x02")  # append_action OVERWRITE_IF_EXISTS_OR_ADD
 
 
-@lru_cache(maxsize=4096)
-def _destination_parts(destination: str) -> tuple[bytes, bytes]:
-    """Return the header mutation and the dynamic metadata that name a destination: one string in both."""
-    value = destination.encode()
+def remove_header(name: str) -> bytes:
+    """Encode an entry of a HeaderMutation that removes a header."""
+    return _field(0x12, name.encode())
+
+
+def dynamic_metadata(namespace: str, key: str, value: bytes) -> bytes:
+    """Encode dynamic metadata that holds one string, UTF-8, under one key."""
     string = _field(0x1A, value)
-    inner = _field(0x0A, _field(0x0A, DESTINATION.encode()) + _field(0x12, string))
-    outer = _field(0x0A, _field(0x0A, _LB_NAMESPACE.encode()) + _field(0x12, _field(0x2A, inner)))
-    return _set_header(DESTINATION, value), _field(0x42, outer)
+    inner = _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, string))
+    outer = _field(0x0A, _field(0x0A, namespace.encode()) + _field(0x12, _field(0x2A, inner)))
+    return _field(0x42, outer)
 
 
-def headers_reply(destination: str, content_length: int | None, remove: Iterable[str] = ()) -> bytes:
-    """Encode the reply to request headers that steers the request.
+def _mutation_prefix(length: int) -> bytes:
+    out = b""
+    size = length
+    for outer, beside in ((0x12, 0), (0x0A, 2), (0x0A, 0)):  # header_mutation, response, request_headers
+        size += beside  # clear_route_cache stands beside the mutation
+        head = bytes((outer,)) + _varint(size)
+        out = head + out
+        size += len(head)
+    return out
 
-    Proxies drop content-length in full-duplex mode, as a picker may change the body. Naming the length lets
-    those that honour it keep it; Envoy does not and sends the body chunked. None leaves it out (no body, or
-    one followed by trailers).
+
+#: The first bytes of a headers reply and of a content-length entry, by the length of what follows them.
+_MUTATION_PREFIXES: Final = tuple(_mutation_prefix(length) for length in range(1024))
+_CONTENT_LENGTH_PREFIXES: Final = tuple(
+    set_header("content-length", b"0" * digits)[: -digits - 2] for digits in range(1, 20)
+)
+
+
+def headers_reply(mutation: bytes, metadata: bytes, content_length: int | None) -> bytes:
+    """Encode the reply to request headers: entries of a HeaderMutation, and dynamic metadata or b"".
+
+    Proxies drop content-length in full-duplex mode, as the body may change. Naming the length lets those that
+    honour it keep it; Envoy does not and sends the body chunked. None leaves it out (no body, or one followed
+    by trailers). The route is chosen anew, as it may depend on the headers.
     """
-    mutation, metadata = _destination_parts(destination)
     if content_length is not None:
         digits = b"%d" % content_length
-        size = len(digits)  # below 0x80 even with what is around it, so each length is one byte
-        mutation += b"\x0a%c\x0a%c\x0a\x0econtent-length\x1a%c%b\x18\x02" % (
-            size + 22,
-            size + 18,
-            size,
-            digits,
-        )
-    for name in remove:
-        mutation += _field(0x12, name.encode())
-    common = _field(0x12, mutation) + b"\x28\x01"
-    return _field(0x0A, _field(0x0A, common)) + metadata
+        mutation = b"%b%b%b\x18\x02" % (mutation, _CONTENT_LENGTH_PREFIXES[len(digits) - 1], digits)
+    size = len(mutation)
+    prefix = _MUTATION_PREFIXES[size] if size < 1024 else _mutation_prefix(size)
+    return b"%b%b\x28\x01%b" % (prefix, mutation, metadata)
 
 
 #: Lengths below this have their reply's constant first bytes remembered: a streamed token is a small chunk.
@@ -238,7 +223,7 @@ def immediate_reply(status: int, headers: Iterable[tuple[str, str]], body: str, 
 
     `details` goes to Envoy's access log as response code details; it holds no white space.
     """
-    mutation = b"".join(_set_header(name, value.encode()) for name, value in headers)
+    mutation = b"".join(set_header(name, value.encode()) for name, value in headers)
     return _field(
         0x3A,
         _field(0x0A, b"\x08" + _varint(status))

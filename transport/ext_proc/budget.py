@@ -2,14 +2,14 @@
 
 from typing import Final
 
-#: Largest request body that is routed; Envoy is answered 413 above it.
+#: Largest request body, in bytes, that is held whole.
 MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
-#: Bytes of request bodies held over all streams at one time; above it new bytes are refused with 503.
+#: Bytes of request bodies held over all streams at one time.
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 
 
-class BufferBudget:
-    """Counts the bytes of bodies that are held and says when there is no more room."""
+class BodyBudget:
+    """Counts the bytes of held bodies and says when there is no more room."""
 
     __slots__ = ("held_bytes", "max_held_bytes", "max_request_bytes")
 

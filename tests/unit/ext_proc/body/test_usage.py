@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint_picker.body.usage import MAX_KEPT_BYTES, DocumentUsage, StreamUsage, Usage, UsageReader
+from ext_proc.body.usage import MAX_KEPT_BYTES, DocumentUsage, StreamUsage, Usage, UsageReader
 
 
 def counts(usage: Usage | None) -> tuple[int, int, int] | None:

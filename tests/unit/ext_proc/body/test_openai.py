@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint_picker.body.openai import InvalidBodyError, is_api_path, parse
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, MAX_PROMPT_TOKENS
+from ext_proc.body.apis import InvalidBodyError, api_of, parse
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = (
     "/v1/chat/completions",
@@ -141,7 +141,7 @@ def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
     ],
 )
 def test_paths_match_by_whole_segments(path: str, known: bool) -> None:
-    assert is_api_path(path) is known
+    assert (api_of(path) is not None) is known
 
 
 def test_a_large_body_of_tiny_values_is_refused_before_it_fills_memory() -> None:

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ext_proc as wire
+import envoy_messages as wire
+from counting_router import CountingRouter
 from endpoint_picker.decision import Refusal
-from endpoint_picker.extproc.buffers import BufferBudget
-from endpoint_picker.extproc.stream import CHUNK_BYTES, OK, Exchange
+from endpoint_picker.extproc.picking import Picking
 from endpoint_picker.outcomes import Outcome
-from endpoint_picker.record import Ending, Record
+from endpoint_picker.record import Record
+from ext_proc.budget import BodyBudget
+from ext_proc.exchange import CHUNK_BYTES, OK, Exchange
+from ext_proc.processor import Ending
 from lean_grpc import StatusCode
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -45,12 +48,13 @@ class Tally:
 class Peer:
     """Feeds an exchange and takes all of its replies."""
 
-    def __init__(self, router: wire.CountingRouter | None = None, budget: BufferBudget | None = None) -> None:
-        self.router = router or wire.CountingRouter(A)
-        self.budget = budget or BufferBudget()
+    def __init__(self, router: CountingRouter | None = None, budget: BodyBudget | None = None) -> None:
+        self.router = router or CountingRouter(A)
+        self.budget = budget or BodyBudget()
         self.tally = Tally()
         self.now = 100.0
-        self.exchange = Exchange(self.router, self.budget, self.tally, self.now)
+        picking = Picking(self.router, self.tally, self.now, lambda: self.now)
+        self.exchange = Exchange(picking, self.budget)
         self.replies: list[bytes] = []
 
     def feed(self, *payloads: bytes) -> list[bytes]:
@@ -84,7 +88,7 @@ def post(body: bytes, **more: Any) -> tuple[bytes, bytes]:
 
 def test_headers_and_body_are_answered_with_a_destination_then_the_body() -> None:
     body = wire.body_of()
-    peer = Peer(wire.CountingRouter(A, B))
+    peer = Peer(CountingRouter(A, B))
     assert peer.feed(wire.request_headers()) == []
     replies = peer.feed(wire.request_body(body, end=True))
     head = wire.read(replies)[0]
@@ -196,7 +200,7 @@ def test_a_body_that_cannot_be_routed_gets_400(body: bytes) -> None:
     ],
 )
 def test_a_refusal_names_its_reason(outcome: Outcome, status: int, word: str) -> None:
-    peer = Peer(wire.CountingRouter(A, refusal=Refusal(outcome, "because")))
+    peer = Peer(CountingRouter(A, refusal=Refusal(outcome, "because")))
     peer.feed(*post(wire.body_of()))
     answer = peer.immediate
     assert answer.status.code == status
@@ -227,13 +231,13 @@ def test_the_subset_hint_in_all_its_forms(hint: object, seen: tuple[str, ...] | 
 
 
 def test_a_subset_that_matches_nothing_gets_503() -> None:
-    peer = Peer(wire.CountingRouter(A, B))
+    peer = Peer(CountingRouter(A, B))
     peer.feed(*post(wire.body_of(), subset=["10.9.9.9:8000"]))
     assert peer.immediate.status.code == 503
 
 
 def test_a_get_is_held_to_the_subset_too() -> None:
-    peer = Peer(wire.CountingRouter(A, B))
+    peer = Peer(CountingRouter(A, B))
     peer.feed(wire.request_headers(end=True, method="GET", subset=[]))
     assert peer.immediate.status.code == 503
 
@@ -313,7 +317,7 @@ def test_a_large_body_is_handed_out_in_batches() -> None:
 
 
 def test_a_body_over_the_limit_gets_413() -> None:
-    peer = Peer(budget=BufferBudget(max_request_bytes=1000))
+    peer = Peer(budget=BodyBudget(max_request_bytes=1000))
     peer.feed(wire.request_headers(), wire.request_body(b"x" * 600, end=False))
     peer.feed(wire.request_body(b"x" * 600, end=False))
     assert peer.immediate.status.code == 413
@@ -321,7 +325,7 @@ def test_a_body_over_the_limit_gets_413() -> None:
 
 
 def test_a_full_buffer_gets_503_and_the_others_go_on() -> None:
-    budget = BufferBudget(max_held_bytes=1000)
+    budget = BodyBudget(max_held_bytes=1000)
     first, second = Peer(budget=budget), Peer(budget=budget)
     first.feed(wire.request_headers(), wire.request_body(wire.body_of(prompt="x" * 700), end=False))
     second.feed(wire.request_headers(), wire.request_body(b"x" * 700, end=False))
@@ -331,7 +335,7 @@ def test_a_full_buffer_gets_503_and_the_others_go_on() -> None:
     assert budget.held_bytes == 0
 
 
-def routed(router: wire.CountingRouter | None = None) -> Peer:
+def routed(router: CountingRouter | None = None) -> Peer:
     peer = Peer(router)
     peer.feed(*post(wire.body_of()))
     peer.replies.clear()
@@ -402,7 +406,7 @@ def test_a_response_piece_above_the_reply_limit_is_split() -> None:
 
 
 def test_served_by_another_endpoint_gives_the_reservation_back() -> None:
-    peer = routed(wire.CountingRouter(A, B))
+    peer = routed(CountingRouter(A, B))
     peer.feed(wire.response_headers(served=A), wire.response_body(b"{}", end=True))
     assert peer.record.endpoint == B
     assert peer.record.served_by == A
@@ -551,7 +555,7 @@ _NORMAL = (*post(wire.body_of()), wire.response_headers(), *_ALL[8:10])
 @given(start=st.integers(0, len(_NORMAL)), rest=st.lists(st.sampled_from(_ALL), max_size=8))
 @settings(deadline=None, max_examples=300)
 def test_any_sequence_of_messages_releases_exactly_once(start: int, rest: list[bytes]) -> None:
-    peer = Peer(wire.CountingRouter(A, B))
+    peer = Peer(CountingRouter(A, B))
     peer.feed(*_NORMAL[:start], *rest)
     peer.close()
     peer.close()

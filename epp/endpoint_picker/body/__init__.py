@@ -1,1 +1,0 @@
-"""Request and response bodies: what a decision needs from them, and nothing more."""

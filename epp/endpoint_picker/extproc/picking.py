@@ -1,0 +1,181 @@
+"""What a request means to the picker: the processor of one exchange. Pure; the clock is passed in.
+
+The complete request is read and decided on; the response is looked at as it passes. Whatever ends the
+exchange, the router hears of the end of its decision exactly once.
+"""
+
+from collections.abc import Callable
+
+from endpoint_picker.decision import Decision, Refusal, Resume, Router
+from endpoint_picker.extproc.headers import DROPPED_REASON, RequestHeaders, ResponseHeaders, is_json
+from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.record import Observer, Record
+from endpoint_picker.request import InferenceRequest
+from ext_proc import wire
+from ext_proc.body import apis
+from ext_proc.body.usage import DocumentUsage, StreamUsage, UsageReader
+from ext_proc.processor import Ending, Forward, Reply, Waiting
+from ext_proc.wire import ProcessingRequest
+
+
+class Picking:
+    """An `ext_proc.processor.Processor` that has a router decide on one request, and keeps its record."""
+
+    __slots__ = (
+        "_clock",
+        "_decision",
+        "_headers",
+        "_note_gap",
+        "_observer",
+        "_request",
+        "_router",
+        "_subset",
+        "_usage",
+        "record",
+    )
+
+    def __init__(self, router: Router, observer: Observer, now: float, clock: Callable[[], float]) -> None:
+        """Begin at time `now`. `clock` times the decision itself."""
+        self._router = router
+        self._observer = observer
+        self._clock = clock
+        self._headers: RequestHeaders | None = None
+        self._subset: tuple[str, ...] | None = None
+        self._request: InferenceRequest | None = None  # while its decision waits
+        self._decision: Decision | None = None
+        self._usage: UsageReader | None = None
+        self._note_gap: Callable[[float], None] | None = None
+        self.record = Record(now)
+        observer.started()
+
+    # Request
+
+    def request_headers(self, message: ProcessingRequest, now: float) -> None:
+        """Keep what the decision needs of the headers."""
+        self._headers = headers = RequestHeaders(message.request_headers)
+        self._subset = subset_hint(message)
+        self.record.request_id = headers.request_id
+
+    def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | Waiting:
+        """Read the body and decide. A body that the proxy does not show is not required to be JSON."""
+        headers, record = self._headers, self.record
+        assert headers is not None  # noqa: S101 - the exchange calls request_headers first
+        size = len(body) if body else 0
+        record.request_bytes = size
+        request = InferenceRequest(
+            request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
+        )
+        if headers.call_for_json(body):
+            try:
+                parsed = apis.parse(headers.path, body or b"")
+            except apis.InvalidBodyError as error:
+                return self._refuse(Outcome.BAD_REQUEST, str(error), now)
+            record.model = request.model = parsed.model
+            request.prompt = parsed.prompt
+            record.streaming = request.stream = parsed.stream
+        clock = self._clock
+        begun = clock()
+        answer = self._router.decide(request, self._subset, resume)
+        if isinstance(answer, Decision):
+            self._decision = answer
+            return self._picked(answer, request, now, clock() - begun)
+        if isinstance(answer, Refusal):
+            record.priority = request.priority
+            return self._refuse(answer.outcome, answer.message, now, clock() - begun)
+        self._request = request
+        return answer
+
+    def resumed(self, late: Decision | Refusal, now: float) -> Forward | Reply:
+        """Answer the request whose decision had waited; the wait is not counted as time of the decision."""
+        if isinstance(late, Decision):
+            self._decision = late
+        request, self._request = self._request, None
+        assert request is not None  # noqa: S101 - it waited
+        if isinstance(late, Decision):
+            return self._picked(late, request, now, 0.0)
+        self.record.priority = request.priority
+        return self._refuse(late.outcome, late.message, now)
+
+    def body_too_large(self, limit: int, now: float) -> Reply:
+        """Refuse with 413."""
+        return self._refuse(Outcome.TOO_LARGE, f"the request body is larger than {limit} bytes", now)
+
+    def buffers_full(self, now: float) -> Reply:
+        """Refuse with 503."""
+        return self._refuse(Outcome.OVERLOADED, "the picker's body buffers are full", now)
+
+    def _picked(self, decision: Decision, request: InferenceRequest, now: float, took: float) -> Forward:
+        headers, record = self._headers, self.record
+        assert headers is not None  # noqa: S101 - there was a request
+        record.priority = request.priority
+        record.endpoint = decision.endpoint
+        record.outcome = Outcome.PICKED
+        record.decided_at = now
+        self._observer.decided(record, took)
+        return steer(decision.destination, headers.remove)
+
+    def _refuse(self, outcome: Outcome, message: str, now: float, took: float = 0.0) -> Reply:
+        record = self.record
+        record.outcome = outcome
+        record.decided_at = now
+        self._observer.decided(record, took)
+        headers = [("content-type", "text/plain")]
+        if outcome is not Outcome.BAD_REQUEST:
+            headers.append((DROPPED_REASON, outcome.value))
+        text = f"inference error: {outcome.code} - {message}"
+        return Reply(wire.immediate_reply(outcome.http_status, headers, text, outcome.value))
+
+    # Response
+
+    def response_headers(self, message: ProcessingRequest, now: float) -> None:
+        """Note status and server, and whether usage can be read from the body."""
+        record = self.record
+        headers = ResponseHeaders(message.response_headers)
+        record.response_status = headers.status
+        served = served_endpoint(message)
+        if served:
+            record.served_by = served
+        record.streaming = headers.content_type == "text/event-stream"
+        if headers.status < 400 and not headers.encoded:
+            if record.streaming:
+                self._usage = StreamUsage()
+            elif is_json(headers.content_type):
+                self._usage = DocumentUsage()
+
+    def response_body(self, piece: bytes, now: float) -> None:
+        """Time the piece and look for usage."""
+        record = self.record
+        record.response_bytes += len(piece)
+        record.response_chunks += 1
+        if record.response_chunks == 1:
+            record.first_byte_at = now
+            if self._decision is not None:
+                self._router.first_byte(self._decision, record)
+        elif record.streaming:
+            if self._note_gap is None:
+                self._note_gap = self._observer.gap_counter(record)
+            self._note_gap(now - record.last_byte_at)
+        record.last_byte_at = now
+        if self._usage is not None:
+            self._usage.feed(piece)
+
+    # End
+
+    def ended(self, ending: Ending, now: float) -> None:
+        """Complete the record, and pass it to router and observer whatever fails on the way."""
+        record = self.record
+        record.ending = ending
+        record.ended_at = now
+        decision, self._decision = self._decision, None
+        usage, self._usage = self._usage, None
+        try:
+            if usage is not None:
+                usage.close()
+                record.usage = usage.usage
+        finally:
+            try:
+                if decision is not None:
+                    self._router.ended(decision, record)
+            finally:
+                self._observer.ended(record)

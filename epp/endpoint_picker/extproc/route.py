@@ -1,0 +1,66 @@
+"""Serves ext-proc's Process with a router: makes the exchange of each stream, and logs."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from endpoint_picker.decision import Router
+from endpoint_picker.extproc.picking import Picking
+from endpoint_picker.observability.faults import FaultLog
+from endpoint_picker.record import Observer, Record
+from endpoint_picker.transport import HandlerFactory, Stream
+from ext_proc.budget import BodyBudget
+from ext_proc.exchange import Exchange
+from ext_proc.handler import ProcessHandler
+from ext_proc.processor import Processor
+
+_log = logging.getLogger(__name__)
+
+
+def process_route(
+    router: Router, budget: BodyBudget, observer: Observer, clock: Callable[[], float]
+) -> HandlerFactory:
+    """Return the factory of Process handlers. `clock` is monotonic, in seconds."""
+    faults = FaultLog(_log, "exchange failed")
+    if _log.isEnabledFor(logging.DEBUG):
+        observer = _LoggingObserver(observer)
+
+    def note_fault(fault: Exception, processor: Processor[Any]) -> None:
+        request_id = processor.record.request_id if isinstance(processor, Picking) else ""
+        faults.note(fault, clock(), request_id=request_id)
+
+    def handler(stream: Stream) -> ProcessHandler[Any]:
+        return ProcessHandler(
+            stream, Exchange(Picking(router, observer, clock(), clock), budget), clock, note_fault
+        )
+
+    return handler
+
+
+class _LoggingObserver:
+    """Logs every exchange when it ends; only used at debug."""
+
+    __slots__ = ("_observer", "decided", "gap_counter", "started")
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.started = observer.started
+        self.decided = observer.decided
+        self.gap_counter = observer.gap_counter
+
+    def ended(self, record: Record) -> None:
+        self._observer.ended(record)
+        _log.debug(
+            "exchange over",
+            extra={
+                "request_id": record.request_id,
+                "model": record.model,
+                "priority": record.priority,
+                "outcome": record.outcome and record.outcome.value,
+                "ending": record.ending and record.ending.value,
+                "endpoint": record.endpoint,
+                "served_by": record.served_by,
+                "status": record.response_status,
+                "seconds": round(record.ended_at - record.started_at, 6),
+            },
+        )

@@ -1,0 +1,59 @@
+"""The endpoint picker protocol: how a proxy restricts a pick, receives it, and reports who served. Pure."""
+
+from typing import Final
+
+from ext_proc import wire
+from ext_proc.processor import Forward
+from ext_proc.wire import ProcessingRequest
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+_SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
+_LB_NAMESPACE: Final = "envoy.lb"
+_SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
+#: Destinations below this length, in bytes, have the bytes around them remembered; five IPv6 addresses fit.
+_MEMO_BELOW: Final = 512
+#: By length: the header entry before and after the destination, and the metadata before it.
+_AROUND: Final[dict[int, tuple[bytes, bytes, bytes]]] = {}
+
+
+def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
+    """Return the endpoints that the proxy restricts the pick to; None when it does not.
+
+    A list of strings, a comma-separated string and a list of comma-separated strings are all in use. A key
+    that is there with nothing usable under it is an empty restriction: no endpoint is allowed.
+    """
+    value = wire.metadata_value(message, _SUBSET_NAMESPACE, _SUBSET_KEY)
+    if value is None:
+        return None
+    texts = [item.string_value for item in value.list_value.values] or [value.string_value]
+    return tuple(entry for text in texts for part in text.split(",") if (entry := part.strip()))
+
+
+def served_endpoint(message: ProcessingRequest) -> str:
+    """Return the "ip:port" that answered, as the proxy reports it; "" when it does not."""
+    value = wire.metadata_value(message, _LB_NAMESPACE, _SERVED_KEY)
+    return "" if value is None else str(value.string_value)
+
+
+def steer(destination: str, remove: list[str]) -> Forward:
+    """Return the answer that names a destination, as header and as metadata, and removes headers.
+
+    A pool of 32 endpoints has 29,760 destinations of three, so nothing is remembered by destination: the
+    bytes around it depend on its length only.
+    """
+    value = destination.encode()
+    before, after, metadata = _AROUND.get(len(value)) or _around(len(value))
+    mutation = before + value + after
+    for name in remove:
+        mutation += wire.remove_header(name)
+    return Forward(mutation, metadata + value)
+
+
+def _around(length: int) -> tuple[bytes, bytes, bytes]:
+    entry = wire.set_header(DESTINATION, bytes(length))
+    metadata = wire.dynamic_metadata(_LB_NAMESPACE, DESTINATION, bytes(length))
+    around = entry[: -length - 2], entry[-2:], metadata[: len(metadata) - length]
+    if length < _MEMO_BELOW:
+        _AROUND[length] = around
+    return around

@@ -1,0 +1,75 @@
+"""A router that picks in turn, with a ledger whose misuse is an error."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
+from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
+from inference_api.offered import Offered
+
+
+class CountingRouter:
+    """Picks the first endpoint that the subset allows, and keeps a ledger whose misuse is an error."""
+
+    def __init__(self, *endpoints: str, refusal: Refusal | None = None) -> None:
+        self.endpoints = list(endpoints)
+        self.refusal = refusal
+        self.requests: list[InferenceRequest] = []
+        self.subsets: list[Sequence[str] | None] = []
+        self.held: list[Decision] = []
+        self.ends = 0
+        self.first_bytes = 0
+        self.listeners: list[Any] = []
+        self.decisions = Decisions()
+
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
+        self.requests.append(request)
+        self.subsets.append(subset)
+        allowed = [
+            each
+            for each in self.endpoints
+            if subset is None or each in subset or each.rpartition(":")[0] in subset
+        ]
+        if self.refusal:
+            return self.refusal
+        if not allowed:
+            return Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
+        chosen = allowed[len(self.requests) % len(allowed)]
+        rest = [each for each in allowed if each != chosen]
+        reserved = (Reservation(row=0, generation=0, tokens=1),)
+        decision = Decision(destination=",".join([chosen, *rest]), endpoint=chosen, reservations=reserved)
+        self.held.append(decision)
+        return decision
+
+    def first_byte(self, decision: Decision, record: Record) -> None:
+        assert decision in self.held
+        assert record.first_byte_at
+        self.first_bytes += 1
+
+    def ended(self, decision: Decision, record: Record) -> None:
+        assert record.ending is not None
+        self.held.remove(decision)  # ValueError on a second end
+        self.ends += 1
+
+    def subscribe(self, listener: Any) -> None:
+        self.listeners.append(listener)
+
+    def replace(self, *endpoints: str) -> None:
+        self.endpoints = list(endpoints)
+        for listener in self.listeners:
+            listener()
+
+    def ready_addresses(self) -> tuple[str, ...]:
+        return tuple(self.endpoints)
+
+    @property
+    def offered(self) -> Offered:
+        return Offered()
+
+    def state(self) -> dict[str, Any]:
+        return {"endpoints": self.endpoints, "inFlight": len(self.held)}

@@ -1,0 +1,119 @@
+"""The inference APIs: one table from the path of a request to how its body is read. Pure.
+
+A body is read in one go on the event loop while all other requests wait: the limits here bound that time.
+Bodies are never changed.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from ext_proc.body import openai
+
+#: Bodies above this size, in bytes, have their values counted before they are parsed: in memory, a small JSON
+#: value takes many times its bytes.
+_LARGE_BYTES: Final = 1024 * 1024
+#: Most commas, opening brackets and (twice) colons of a large body: a bound on its values, half a second and
+#: some 100 MB at worst. A million token ids, or 20 MB of source text, hold fewer.
+_MAX_VALUES: Final = 1_500_000
+#: Longest whole number that is read exactly: Python's way to read one grows with the square of its digits.
+_MAX_DIGITS: Final = 64
+#: Longest model name, in characters. The name becomes a key in caches and metrics.
+MAX_MODEL: Final = 1024
+#: json.loads would first guess the encoding; JSON between systems is UTF-8 (RFC 8259, 8.1).
+_decode: Final = json.JSONDecoder(
+    parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
+).decode
+
+
+class InvalidBodyError(Exception):
+    """The body cannot be routed; the text is one sentence for the client."""
+
+
+class ParsedBody:
+    """What a request body says about routing."""
+
+    __slots__ = ("model", "prompt", "stream")
+
+    def __init__(self, model: str, prompt: bytes, stream: bool) -> None:
+        self.model = model
+        self.prompt = prompt
+        """Prompt material: requests whose tokens begin alike have prompts that begin alike."""
+        self.stream = stream
+
+
+class Api(NamedTuple):
+    """One API: the body of a call is a JSON object with a model."""
+
+    suffix: str
+    """How its paths end."""
+    field: str
+    """Key of the prompt in the body."""
+    prompt: Callable[[dict[str, object]], Iterator[bytes]]
+    """Lays out the prompt of a body that has the field, as pieces of prompt material."""
+
+
+#: The first match counts, so a longer suffix stands before a shorter one that it ends with.
+APIS: Final = (
+    Api("/chat/completions", "messages", openai.chat),
+    Api("/completions", "prompt", openai.completion),
+    Api("/responses", "input", openai.responses),
+    Api("/embeddings", "input", openai.embedding),
+)
+_SUFFIXES: Final = tuple(api.suffix for api in APIS)
+
+
+def api_of(path: str) -> Api | None:
+    """Return the API of a path without query; None for a path of no known API."""
+    if not path.endswith(_SUFFIXES):
+        return None
+    return next(api for api in APIS if path.endswith(api.suffix))
+
+
+def parse(path: str, body: bytes) -> ParsedBody:
+    """Read a JSON body. Raises InvalidBodyError when it is not a JSON object or names no model."""
+    if not body:
+        raise InvalidBodyError("the request has no body; send a JSON object with a model")
+    if len(body) > _LARGE_BYTES and _values(body) > _MAX_VALUES:
+        raise InvalidBodyError("the request body holds too many values")
+    try:
+        document = _decode(body.decode())
+    except RecursionError:
+        raise InvalidBodyError("the request body is nested too deeply") from None
+    except ValueError as error:
+        message = f"the request body is not JSON: {error}"
+        raise InvalidBodyError(message) from None
+    if not isinstance(document, dict):
+        raise InvalidBodyError("the request body is not a JSON object")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidBodyError("model not found in request body")
+    if len(model) > MAX_MODEL or not _is_text(model):
+        message = f"the model must be text of at most {MAX_MODEL} characters"
+        raise InvalidBodyError(message)
+    try:
+        prompt = openai.bounded(_material(path, document))
+    except RecursionError:
+        raise InvalidBodyError("the request body is nested too deeply") from None
+    return ParsedBody(model, prompt, document.get("stream") is True)
+
+
+def _values(body: bytes) -> int:
+    """Return a bound on the values; a key counts twice more, as an object's entry costs that much."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{") + 2 * body.count(b":")
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether UTF-8 can hold the name: JSON may hold half a surrogate pair, labels and hashes cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _material(path: str, document: dict[str, object]) -> Iterable[bytes]:
+    api = api_of(path)
+    if api is None:  # a path of no known API: the body's fields say which it resembles
+        api = next((each for each in APIS if each.field in document), None)
+    return api.prompt(document) if api is not None and api.field in document else ()

@@ -1,0 +1,438 @@
+"""One HTTP request and its response: messages of the proxy in, replies out. A pure state machine.
+
+It takes bytes and the time, and returns the bytes to send; it does no I/O, reads no clock and never awaits.
+The processor gives a request its meaning. It is asked once the body is whole, and the reply to the request
+headers is held until it has answered; then come headers, body and trailers in this order, as full-duplex
+streaming demands. The response is let through piece by piece.
+
+Which message may come when, what takes it, and what comes next is in the tables at the end of this file.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from itertools import chain, islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from ext_proc import wire
+from ext_proc.budget import BodyBudget
+from ext_proc.processor import Ending, Forward, Late, Processor, Reply, Waiting
+from ext_proc.wire import ProcessingRequest
+from lean_grpc.status import StatusCode
+
+#: Envoy asks for pieces of at most 64 KiB; the same bound as other pickers use.
+CHUNK_BYTES: Final = 62_000
+#: Pieces of a request body handed out at a time, so that a slow proxy does not double a body's memory.
+BATCH_CHUNKS: Final = 16
+
+_NOTHING: Final[tuple[bytes, ...]] = ()
+
+
+class Request(IntEnum):
+    """How far the request has come."""
+
+    EXPECTED = 0
+    BUFFERING = 1
+    """Its body is held until it is whole."""
+    WAITING = 2
+    """Complete; the processor has not answered yet."""
+    WAITING_UNSEEN = 3
+    """The processor has not answered yet; the proxy does not show the body, whose trailers may follow."""
+    ANSWERED = 4
+    """Complete and answered."""
+    UNSEEN = 5
+    """Answered; the proxy does not show the body, whose trailers may follow."""
+    ABANDONED = 6
+    """A response came before the processor had answered: the proxy replied by itself."""
+
+
+class Response(IntEnum):
+    """How far the response has come."""
+
+    EXPECTED = 0
+    STREAMING = 1
+    OVER = 2
+
+
+class Status(NamedTuple):
+    """How a stream is to end: the code, and for anything but OK one sentence for the proxy's log."""
+
+    code: StatusCode
+    message: str = ""
+
+
+OK: Final = Status(StatusCode.OK)
+
+
+class Exchange(Generic[Late]):
+    """One HTTP request and its response. `status` is set when the stream is to be finished with it."""
+
+    __slots__ = (
+        "_backlog",
+        "_body",
+        "_budget",
+        "_chunks",
+        "_ended",
+        "_held",
+        "_request",
+        "_response",
+        "_response_unseen",
+        "_trailers",
+        "_waiting",
+        "on_resume",
+        "processor",
+        "status",
+    )
+
+    def __init__(self, processor: Processor[Late], budget: BodyBudget) -> None:
+        self.processor = processor
+        self.status: Status | None = None
+        self.on_resume: Callable[[Late], None] | None = None
+        """Called when a waiting answer is there; whoever drives the exchange sets it while `waits`."""
+        self._budget = budget
+        self._request = Request.EXPECTED
+        self._response = Response.EXPECTED
+        self._chunks: list[bytes] = []
+        self._held = 0  # bytes of this exchange in the budget
+        self._body: bytes | None = None  # the whole body while the processor decides
+        self._trailers = False  # a reply to request trailers is owed
+        self._backlog: Iterator[bytes] | None = None
+        self._waiting: Waiting | None = None
+        self._response_unseen = False  # the proxy does not show response bodies: their end is the stream's
+        self._ended = False
+
+    @property
+    def has_more(self) -> bool:
+        """There are replies left that `more` hands out."""
+        return self._backlog is not None
+
+    @property
+    def waits(self) -> bool:
+        """The processor has the whole request and has not answered yet."""
+        return self._waiting is not None
+
+    def received(self, payload: bytes, now: float) -> Sequence[bytes]:
+        """Take one message and return the replies to it, in order; then look at `status` and `has_more`."""
+        if self.status is not None:
+            return _NOTHING
+        try:
+            kind, message = wire.decode(payload)
+        except wire.MalformedMessageError:
+            return self._fail(StatusCode.INVALID_ARGUMENT, "the message is no ProcessingRequest", now)
+        row = _REQUEST_ROWS.get(kind)
+        cell = _RESPONSE_ROWS[kind][self._response] if row is None else row[self._request]
+        return cell.take(self, message, cell, now)
+
+    def resumed(self, late: Late, now: float) -> None:
+        """Take what the processor waited for; the replies are in `more`, then look at `status`.
+
+        Does nothing when no answer is waited for.
+        """
+        if self._waiting is None:
+            return
+        self._waiting = self.on_resume = None
+        self._request = AFTER_WAITING[self._request]
+        answer = self.processor.resumed(late, now)
+        replies = self._forward(answer) if isinstance(answer, Forward) else self._reply(answer, now)
+        self._backlog = chain(replies, self._backlog or ())
+
+    def more(self) -> Sequence[bytes]:
+        """Return the next replies of the backlog; empty when there are none left."""
+        if self._backlog is None:
+            return _NOTHING
+        batch = list(islice(self._backlog, BATCH_CHUNKS))
+        if len(batch) < BATCH_CHUNKS:
+            self._backlog = None
+        return batch
+
+    def closed(self, ending: Ending, now: float) -> None:
+        """Note that the stream is over, for whatever reason; nothing is held afterwards."""
+        if ending is Ending.DISCONNECTED and self._response_unseen and self._response is Response.STREAMING:
+            ending = Ending.COMPLETED
+        try:
+            self._end(ending, now)
+        finally:
+            self._backlog = None
+            self._drop_body()
+
+    # Request
+
+    def _request_headers(
+        self, message: ProcessingRequest, cell: "Cell[Request]", now: float
+    ) -> Sequence[bytes]:
+        modes = wire.body_modes(message)
+        unseen = False
+        if modes is not None:
+            if not wire.are_supported(modes):
+                return self._fail(
+                    StatusCode.FAILED_PRECONDITION,
+                    "processing_mode must set both body modes to FULL_DUPLEX_STREAMED (or NONE)",
+                    now,
+                )
+            unseen = modes[0] == wire.BODY_MODE_NONE
+            self._response_unseen = modes[1] == wire.BODY_MODE_NONE
+        self.processor.request_headers(message, now)
+        if message.request_headers.end_of_stream:
+            self._request = cell.ended
+            return self._ask(None, now)
+        if unseen:
+            self._request = Request.UNSEEN
+            return self._ask(None, now)
+        self._request = cell.then
+        return _NOTHING
+
+    def _hold_piece(self, message: ProcessingRequest, cell: "Cell[Request]", now: float) -> Sequence[bytes]:
+        piece = message.request_body
+        chunk = piece.body
+        if chunk:
+            budget = self._budget
+            if self._held + len(chunk) > budget.max_request_bytes:
+                return self._reply(self.processor.body_too_large(budget.max_request_bytes, now), now)
+            if not budget.take(len(chunk)):
+                return self._reply(self.processor.buffers_full(now), now)
+            self._held += len(chunk)
+            self._chunks.append(chunk)
+        if not piece.end_of_stream:
+            return _NOTHING
+        self._request = cell.ended
+        return self._ask(self._whole_body(), now)
+
+    def _end_body_by_trailers(
+        self, _message: ProcessingRequest, cell: "Cell[Request]", now: float
+    ) -> Sequence[bytes]:
+        self._request = cell.ended
+        self._trailers = True
+        return self._ask(self._whole_body(), now)
+
+    def _owe_trailers(
+        self, _message: ProcessingRequest, cell: "Cell[Request]", _now: float
+    ) -> Sequence[bytes]:
+        """Reply to the trailers after the headers, which wait."""
+        self._request = cell.ended
+        self._trailers = True
+        return _NOTHING
+
+    def _pass_trailers(
+        self, _message: ProcessingRequest, cell: "Cell[Request]", _now: float
+    ) -> Sequence[bytes]:
+        self._request = cell.ended
+        return (wire.REQUEST_TRAILERS_REPLY,)
+
+    def _whole_body(self) -> bytes:
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        return body
+
+    def _ask(self, body: bytes | None, now: float) -> Sequence[bytes]:
+        self._body = body
+        answer = self.processor.request(body, self._resume, now)
+        if isinstance(answer, Forward):
+            return self._forward(answer)
+        if isinstance(answer, Reply):
+            return self._reply(answer, now)
+        self._waiting = answer
+        self._request = WHILE_WAITING[self._request]
+        return _NOTHING
+
+    def _resume(self, late: Late) -> None:
+        """Pass on what the processor waited for; what comes after the end is dropped."""
+        if self.on_resume is not None:
+            self.on_resume(late)
+
+    def _forward(self, answer: Forward) -> Sequence[bytes]:
+        """Return the headers reply with the body, or with its first pieces and the rest as backlog."""
+        body, trailers = self._body, self._trailers
+        self._body = None
+        if body is None:
+            reply = wire.headers_reply(answer.mutation, answer.metadata, None)
+            return (reply, wire.REQUEST_TRAILERS_REPLY) if trailers else (reply,)
+        length = None if trailers else len(body)
+        reply = wire.headers_reply(answer.mutation, answer.metadata, length)
+        if len(body) <= CHUNK_BYTES and not trailers:
+            self._drop_body()
+            return reply, wire.request_body_reply(body, end=True)
+        self._backlog = self._pieces(body, trailers)
+        return reply, *self.more()
+
+    def _pieces(self, body: bytes, trailers: bool) -> Iterator[bytes]:
+        for at in range(0, len(body), CHUNK_BYTES):
+            end = at + CHUNK_BYTES >= len(body)
+            yield wire.request_body_reply(body[at : at + CHUNK_BYTES], end and not trailers)
+        del body
+        self._drop_body()
+        if trailers:
+            yield wire.REQUEST_TRAILERS_REPLY
+
+    def _reply(self, answer: Reply, now: float) -> Sequence[bytes]:
+        self.status = OK
+        self.closed(Ending.REFUSED, now)
+        return (answer.payload,)
+
+    # Response
+
+    def _response_headers(
+        self, message: ProcessingRequest, cell: "Cell[Response]", now: float
+    ) -> Sequence[bytes]:
+        self._request = AFTER_RESPONSE_HEADERS[self._request]
+        if self._request is Request.ABANDONED:
+            self._drop_body()
+            self._cancel()
+        end = message.response_headers.end_of_stream
+        self._response = cell.ended if end else cell.then
+        self.processor.response_headers(message, now)
+        if end:
+            self._end(Ending.COMPLETED, now)
+        return (wire.RESPONSE_HEADERS_REPLY,)
+
+    def _response_body(
+        self, message: ProcessingRequest, cell: "Cell[Response]", now: float
+    ) -> Sequence[bytes]:
+        piece = message.response_body
+        chunk, end = piece.body, piece.end_of_stream
+        if chunk:
+            self.processor.response_body(chunk, now)
+        if end:
+            self._response = cell.ended
+            self._end(Ending.COMPLETED, now)
+        if len(chunk) <= CHUNK_BYTES:
+            return (wire.response_body_reply(chunk, end),)
+        starts = range(0, len(chunk), CHUNK_BYTES)
+        return [
+            wire.response_body_reply(chunk[at : at + CHUNK_BYTES], end and at == starts[-1]) for at in starts
+        ]
+
+    def _response_trailers(
+        self, _message: ProcessingRequest, cell: "Cell[Response]", now: float
+    ) -> Sequence[bytes]:
+        self._response = cell.ended
+        self._end(Ending.COMPLETED, now)
+        return (wire.RESPONSE_TRAILERS_REPLY,)
+
+    # Either side
+
+    def _repeated_end(self, message: ProcessingRequest, cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+        """Pass over the empty last piece, which Envoy sends twice now and then; refuse bytes after it."""
+        if message.request_body.body or message.response_body.body:
+            return self._out_of_order(message, cell, now)
+        return _NOTHING
+
+    def _ignore(self, _message: ProcessingRequest, _cell: "Cell[Any]", _now: float) -> Sequence[bytes]:
+        return _NOTHING
+
+    def _out_of_order(self, message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+        request, response = Request(self._request).name, Response(self._response).name
+        text = f"{message.WhichOneof('request')} is out of order (request {request}, response {response})"
+        return self._fail(StatusCode.FAILED_PRECONDITION, text, now)
+
+    def _unknown(self, _message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+        return self._fail(StatusCode.INVALID_ARGUMENT, "the message holds none of the known requests", now)
+
+    # Ends
+
+    def _fail(self, code: StatusCode, message: str, now: float) -> Sequence[bytes]:
+        self.status = Status(code, message)
+        self.closed(Ending.PROTOCOL_ERROR, now)
+        return _NOTHING
+
+    def _end(self, ending: Ending, now: float) -> None:
+        """End the exchange once. Replies of the backlog, and the body that they are cut from, stay."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._cancel()
+        finally:
+            self.processor.ended(ending, now)
+
+    def _cancel(self) -> None:
+        waiting = self._waiting
+        if waiting is not None:
+            self._waiting = self.on_resume = None
+            waiting.cancel()
+
+    def _drop_body(self) -> None:
+        """Free the body and give its bytes back."""
+        self._chunks.clear()
+        self._body = None
+        self._budget.give(self._held)
+        self._held = 0
+
+
+_State = TypeVar("_State", Request, Response)
+
+
+class Cell(NamedTuple, Generic[_State]):
+    """What a message does in one state of its side of the exchange."""
+
+    take: Callable[[Exchange[Any], ProcessingRequest, "Cell[Any]", float], Sequence[bytes]]
+    then: _State
+    """State of the side after a message that does not end it."""
+    ended: _State
+    """State of the side after a message that ends it."""
+
+
+_R, _S = Request, Response
+
+#: Messages of the request's side. A state without a cell: the message is out of order and fails the stream.
+REQUEST_CELLS: Final[Mapping[str, Mapping[Request, Cell[Request]]]] = {
+    "request_headers": {
+        _R.EXPECTED: Cell(Exchange._request_headers, _R.BUFFERING, _R.ANSWERED),
+    },
+    "request_body": {
+        _R.BUFFERING: Cell(Exchange._hold_piece, _R.BUFFERING, _R.ANSWERED),
+        _R.WAITING: Cell(Exchange._repeated_end, _R.WAITING, _R.WAITING),
+        _R.WAITING_UNSEEN: Cell(Exchange._repeated_end, _R.WAITING_UNSEEN, _R.WAITING_UNSEEN),
+        _R.ANSWERED: Cell(Exchange._repeated_end, _R.ANSWERED, _R.ANSWERED),
+        _R.UNSEEN: Cell(Exchange._repeated_end, _R.UNSEEN, _R.UNSEEN),
+        _R.ABANDONED: Cell(Exchange._ignore, _R.ABANDONED, _R.ABANDONED),
+    },
+    "request_trailers": {
+        _R.BUFFERING: Cell(Exchange._end_body_by_trailers, _R.ANSWERED, _R.ANSWERED),
+        _R.WAITING_UNSEEN: Cell(Exchange._owe_trailers, _R.WAITING, _R.WAITING),
+        _R.UNSEEN: Cell(Exchange._pass_trailers, _R.ANSWERED, _R.ANSWERED),
+        _R.ABANDONED: Cell(Exchange._pass_trailers, _R.ABANDONED, _R.ABANDONED),
+    },
+}
+#: Messages of the response's side, likewise.
+RESPONSE_CELLS: Final[Mapping[str, Mapping[Response, Cell[Response]]]] = {
+    "response_headers": {
+        _S.EXPECTED: Cell(Exchange._response_headers, _S.STREAMING, _S.OVER),
+    },
+    "response_body": {
+        _S.STREAMING: Cell(Exchange._response_body, _S.STREAMING, _S.OVER),
+        _S.OVER: Cell(Exchange._repeated_end, _S.OVER, _S.OVER),
+    },
+    "response_trailers": {
+        _S.STREAMING: Cell(Exchange._response_trailers, _S.OVER, _S.OVER),
+    },
+    "": {state: Cell(Exchange._unknown, state, state) for state in _S},
+}
+#: What the response's headers make of the request: one without an answer never reaches a model server.
+AFTER_RESPONSE_HEADERS: Final[Mapping[Request, Request]] = {
+    _R.EXPECTED: _R.ABANDONED,
+    _R.BUFFERING: _R.ABANDONED,
+    _R.WAITING: _R.ABANDONED,
+    _R.WAITING_UNSEEN: _R.ABANDONED,
+    _R.ANSWERED: _R.ANSWERED,
+    _R.UNSEEN: _R.UNSEEN,
+}
+#: What a processor's Waiting makes of a request that would be answered at once, and back.
+WHILE_WAITING: Final[Mapping[Request, Request]] = {
+    _R.ANSWERED: _R.WAITING,
+    _R.UNSEEN: _R.WAITING_UNSEEN,
+}
+AFTER_WAITING: Final[Mapping[Request, Request]] = {after: state for state, after in WHILE_WAITING.items()}
+
+
+def _rows(
+    cells: Mapping[str, Mapping[_State, Cell[_State]]], states: Iterable[_State]
+) -> dict[str, tuple[Cell[_State], ...]]:
+    """Return the cells as tuples indexed by state: quicker than hashing an enum member for each message."""
+    return {
+        kind: tuple(row.get(state, Cell(Exchange._out_of_order, state, state)) for state in states)
+        for kind, row in cells.items()
+    }
+
+
+_REQUEST_ROWS: Final = _rows(REQUEST_CELLS, Request)
+_RESPONSE_ROWS: Final = _rows(RESPONSE_CELLS, Response)

@@ -1,0 +1,107 @@
+"""What a service that processes requests implements, and the values that it answers with. No I/O.
+
+The exchange owns the protocol. It calls the processor with the request's headers, with the complete request,
+with the response as it passes, and at the end. The processor answers a complete request with `Forward` or
+`Reply`, or with a `Waiting` when it cannot answer yet.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from ext_proc.wire import ProcessingRequest
+
+Late = TypeVar("Late")
+"""What a processor is resumed with when its answer had to wait."""
+
+
+class Ending(Enum):
+    """Why an exchange ended. The value is a low-cardinality metric label."""
+
+    COMPLETED = "completed"
+    """The response went by to its end."""
+    REFUSED = "refused"
+    """The processor replied in place of a model server."""
+    DISCONNECTED = "disconnected"
+    """The proxy closed the stream early: client gone, upstream reset or time-out."""
+    PROTOCOL_ERROR = "protocol-error"
+    """The proxy sent what the protocol does not allow."""
+    INTERNAL_ERROR = "internal-error"
+    """The processor failed."""
+
+
+class Forward:
+    """The request goes on, with changed headers; `wire` encodes both parts."""
+
+    __slots__ = ("metadata", "mutation")
+
+    def __init__(self, mutation: bytes, metadata: bytes = b"") -> None:
+        self.mutation = mutation
+        """Entries of a HeaderMutation, one after the other: `wire.set_header`, `wire.remove_header`."""
+        self.metadata = metadata
+        """Dynamic metadata for the proxy: `wire.dynamic_metadata`, or nothing."""
+
+
+class Reply:
+    """The proxy answers the client with this and does not forward the request."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        """The whole message: `wire.immediate_reply`."""
+
+
+class Waiting(Protocol):
+    """An answer that comes later, through `resume`."""
+
+    def cancel(self) -> None:
+        """Give the answer up: `resume` is not called any more. A second call does nothing."""
+        ...
+
+
+class Processor(Protocol[Late]):
+    """Processes one exchange. Calls come in the order below; none may block.
+
+    Times are of the clock that the exchange is driven with, in seconds. When the proxy replies by itself
+    before the request is complete, `request` is not called, and perhaps not even `request_headers`.
+    """
+
+    def request_headers(self, message: ProcessingRequest, now: float) -> None:
+        """Take the request's headers and the metadata beside them."""
+        ...
+
+    def request(
+        self, body: bytes | None, resume: Callable[[Late], None], now: float
+    ) -> Forward | Reply | Waiting:
+        """Answer the complete request.
+
+        `body` is None when the headers ended the request, and when the proxy does not show request bodies.
+        A processor that returns a Waiting calls `resume` later, at most once; `resumed` turns what it passes
+        into the answer.
+        """
+        ...
+
+    def resumed(self, late: Late, now: float) -> Forward | Reply:
+        """Answer the request whose answer had to wait."""
+        ...
+
+    def body_too_large(self, limit: int, now: float) -> Reply:
+        """Refuse a request whose body exceeds `limit` bytes; comes in place of `request`."""
+        ...
+
+    def buffers_full(self, now: float) -> Reply:
+        """Refuse a request whose body does not fit beside the others; comes in place of `request`."""
+        ...
+
+    def response_headers(self, message: ProcessingRequest, now: float) -> None:
+        """Look at the response's headers and the metadata beside them."""
+        ...
+
+    def response_body(self, piece: bytes, now: float) -> None:
+        """Look at a piece of the response body; never empty."""
+        ...
+
+    def ended(self, ending: Ending, now: float) -> None:
+        """Note the end: called exactly once, whatever ends the exchange, and after a failure as well."""
+        ...
