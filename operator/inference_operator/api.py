@@ -133,9 +133,15 @@ class Api:
         """Send a JSON merge patch."""
         return await self._call("PATCH", kind.path(namespace, name), body=patch, content_type=_MERGE)
 
-    async def edit(self, kind: Kind, namespace: str, name: str, steps: list[Object]) -> Object:
+    async def edit(self, kind: Kind, namespace: str, name: str, steps: list[Object], manager: str) -> Object:
         """Send a JSON patch: its steps happen all or not at all."""
-        return await self._call("PATCH", kind.path(namespace, name), body=steps, content_type=_JSON_PATCH)
+        return await self._call(
+            "PATCH",
+            kind.path(namespace, name),
+            query={"fieldManager": manager},
+            body=steps,
+            content_type=_JSON_PATCH,
+        )
 
     async def replace_status(self, kind: Kind, body: Object, manager: str) -> Object:
         """Write the whole status back; ApiError 409 when the object has changed since it was read."""

@@ -8,10 +8,11 @@ from inference_operator import metrics, reasons
 from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
 from inference_operator.desired.intent import Intent
-from inference_operator.drift import drift, owned_fields
-from inference_operator.kinds import PICKER, POOL, SERVICE, Kind, Object, PoolKey
+from inference_operator.drift import as_applied, drift, owned_fields
+from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, SERVICE, Kind, Object, PoolKey
 from inference_operator.naming import FIELD_MANAGER, pool_of
 from inference_operator.observation import ChildKey, Failure, Observation
+from inference_operator.obstacles import obstacles
 from inference_operator.reasons import Finding
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ class Outcome:
     """The new versions of the objects that were written."""
     healed: list[Finding] = field(default_factory=list)
     """What was repaired of a picker that had been complete before."""
-    lost_claim: bool = False
-    """Somebody else made the Service first: look again before doing anything more."""
+    stale: bool = False
+    """An object is not as it was seen, or another client made it first: look again before doing more."""
 
 
 class Applier:
@@ -51,44 +52,64 @@ class Applier:
         A refusal is noted and the rest goes on; ApiUnavailable is raised.
         """
         outcome = Outcome()
-        kept = self._kept.setdefault(seen.key, {})
         for intent in intents:
-            if intent.kind in seen.access.blind:
-                continue
-            live = self._live(seen, intent)
-            moved = "missing" if live is None else drift(intent.body, live, FIELD_MANAGER)
-            if moved is None:
-                kept[intent.kind, intent.name] = intent.body
+            if intent.kind in seen.access.blind or self._held_back(intent, seen, outcome):
                 continue
             try:
-                if live is None and not intent.claimed and (owner := await self._taken(seen, intent)):
-                    # What comes next would use it: another's account, another's configuration.
-                    outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
-                    break
-                await self._write(intent, live, outcome)
+                go_on = await self._carry_out_one(seen, intent, outcome)
             except ApiError as error:
-                outcome.failures.append(_failure(intent, error))
-                _log_refusal(seen, intent, error)
-                if intent.kind is SERVICE and live is None:
-                    break
-                continue
-            if outcome.lost_claim:
+                go_on = self._refused(seen, intent, error, outcome)
+            if not go_on:
                 break
-            action = "made" if live is None else "applied"
-            metrics.WRITES.labels(intent.kind.kind, "create" if live is None else "apply").inc()
-            log.info(
-                "%s %s",
-                action,
-                intent.kind.kind,
-                extra={"pool": "/".join(seen.key), "object": intent.name, "drift": moved},
-            )
-            if kept.get((intent.kind, intent.name)) == intent.body:
-                healed = "made again" if live is None else f"put right ({moved})"
-                outcome.healed.append(
-                    reasons.CHILD_HEALED.say(kind=intent.kind.kind, name=intent.name, action=healed)
-                )
-            kept[intent.kind, intent.name] = intent.body
         return outcome
+
+    def _held_back(self, intent: Intent, seen: Observation, outcome: Outcome) -> bool:
+        """Return whether a running Deployment is to stay as it is.
+
+        Rolled while a Service is refused, its pods would listen on ports to which no Service leads.
+        """
+        refused = any(failure.kind is SERVICE for failure in outcome.failures)
+        return intent.kind is DEPLOYMENT and refused and self._live(seen, intent) is not None
+
+    async def _carry_out_one(self, seen: Observation, intent: Intent, outcome: Outcome) -> bool:
+        """Apply one intent where the live object differs; return whether to go on with the next one."""
+        kept = self._kept.setdefault(seen.key, {})
+        live = self._live(seen, intent)
+        if live is not None:
+            live = await self._own_by_apply(intent, live, outcome)
+        moved = "missing" if live is None else drift(intent.body, live, FIELD_MANAGER)
+        if moved is None:
+            kept[intent.kind, intent.name] = intent.body
+            return True
+        if live is None and not intent.claimed and (owner := await self._taken(seen, intent)):
+            # What comes next would use it: another's account, another's configuration.
+            outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
+            return False
+        await self._write(intent, live, outcome)
+        action = "made" if live is None else "applied"
+        metrics.WRITES.labels(intent.kind.kind, "create" if live is None else "apply").inc()
+        log.info(
+            "%s %s",
+            action,
+            intent.kind.kind,
+            extra={"pool": "/".join(seen.key), "object": intent.name, "drift": moved},
+        )
+        if kept.get((intent.kind, intent.name)) == intent.body:
+            healed = "made again" if live is None else f"put right ({moved})"
+            outcome.healed.append(
+                reasons.CHILD_HEALED.say(kind=intent.kind.kind, name=intent.name, action=healed)
+            )
+        kept[intent.kind, intent.name] = intent.body
+        return True
+
+    def _refused(self, seen: Observation, intent: Intent, error: ApiError, outcome: Outcome) -> bool:
+        """Note the refusal of one intent; return whether to go on with the next one."""
+        if error.status == 409 and error.reason in {"AlreadyExists", "Conflict"}:
+            outcome.stale = True
+            return False
+        outcome.failures.append(_failure(intent, error))
+        _log_refusal(seen, intent, error)
+        return not (intent.kind is SERVICE and self._live(seen, intent) is None)
 
     async def remove(self, seen: Observation, doomed: Mapping[ChildKey, Object]) -> list[Failure]:
         """Delete these objects of ours, each only if it is still the one that was seen."""
@@ -125,40 +146,41 @@ class Applier:
         return seen.child(intent.kind, intent.name)
 
     async def _write(self, intent: Intent, live: Object | None, outcome: Outcome) -> None:
-        if intent.claimed and live is None:
-            try:
-                await self._api.create(intent.kind, intent.body, FIELD_MANAGER)
-            except ApiError as error:
-                if error.status == 409 and error.reason == "AlreadyExists":
-                    outcome.lost_claim = True
-                    return
-                raise
-        written = await self._api.apply(intent.kind, intent.body, FIELD_MANAGER, force=True)
-        if intent.claimed and live is None:
-            written = await self._disown_creation(intent.kind, written)
+        kind = intent.kind
+        if live is None and intent.claimed:
+            made = await self._api.create(kind, intent.body, FIELD_MANAGER)
+            await self._own_by_apply(intent, made, outcome)
+        elif live is not None and (steps := obstacles(intent.body, live)):
+            cleared = await self._edit(kind, live, steps)
+            await self._own_by_apply(intent, cleared, outcome)
+        written = await self._api.apply(kind, intent.body, FIELD_MANAGER, force=True)
+        self._cache.put(kind, written)
+        outcome.changed[kind, intent.name] = written
+        if path := drift(intent.body, written, FIELD_MANAGER):
+            finding = reasons.CHANGED_BACK.say(kind=kind.kind, name=intent.name, path=path)
+            outcome.failures.append(Failure(kind=kind, name=intent.name, finding=finding))
+
+    async def _own_by_apply(self, intent: Intent, live: Object, outcome: Outcome) -> Object:
+        """Make what our POST or JSON patch owns ours by apply, so that a later apply can remove it again."""
+        entries = as_applied(live, FIELD_MANAGER)
+        if entries is None:
+            return live
+        step = {"op": "replace", "path": "/metadata/managedFields", "value": entries}
+        written = await self._edit(intent.kind, live, [step])
         self._cache.put(intent.kind, written)
         outcome.changed[intent.kind, intent.name] = written
-        if path := drift(intent.body, written, FIELD_MANAGER):
-            finding = reasons.CHANGED_BACK.say(kind=intent.kind.kind, name=intent.name, path=path)
-            outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=finding))
+        return written
 
-    async def _disown_creation(self, kind: Kind, body: Object) -> Object:
-        """Strike our POST from managedFields, or it would for ever own what a later apply leaves out."""
-        metadata = body["metadata"]
-        entries = metadata.get("managedFields", [])
-        for index, entry in enumerate(entries):
-            if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update":
-                steps = [
-                    {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-                    {"op": "remove", "path": f"/metadata/managedFields/{index}"},
-                ]
-                try:
-                    return await self._api.edit(kind, metadata["namespace"], metadata["name"], steps)
-                except ApiError as error:
-                    # Somebody wrote in between; the leftover is harmless until a field leaves the intent.
-                    log.debug("creation not struck: %s", error)
-                    return body
-        return body
+    async def _edit(self, kind: Kind, live: Object, steps: Sequence[Object]) -> Object:
+        """Send a JSON patch; ApiError 409 Conflict when the object is not the version that was seen."""
+        metadata = live["metadata"]
+        version = {
+            "op": "replace",
+            "path": "/metadata/resourceVersion",
+            "value": metadata["resourceVersion"],
+        }
+        patch = [version, *steps]
+        return await self._api.edit(kind, metadata["namespace"], metadata["name"], patch, FIELD_MANAGER)
 
 
 def _finding(kind: Kind, name: str, error: ApiError) -> Finding:

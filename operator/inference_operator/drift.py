@@ -50,6 +50,36 @@ def owned_fields(live: Object, manager: str, subresource: str = "") -> Mapping[s
     return {}
 
 
+def as_applied(live: Object, manager: str) -> list[Object] | None:
+    """Return the managedFields with the manager's Update entries merged into its Apply entry.
+
+    None when it has no Update entry. A POST and a JSON patch leave one, and what it owns no later apply can
+    remove: a field that leaves the intent would stay for ever.
+    """
+    entries: list[Object] = list(live.get("metadata", {}).get("managedFields", ()))
+    mine = [
+        entry
+        for entry in entries
+        if entry.get("manager") == manager
+        and entry.get("operation") in {"Apply", "Update"}
+        and not entry.get("subresource")
+    ]
+    if all(entry["operation"] == "Apply" for entry in mine):
+        return None
+    fields: Mapping[str, Any] = {}
+    for entry in mine:
+        fields = _union(fields, entry.get("fieldsV1", {}))
+    return [
+        *(entry for entry in entries if entry not in mine),
+        {**mine[0], "operation": "Apply", "fieldsV1": fields},
+    ]
+
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields that either set names."""
+    return {key: _union(one.get(key, {}), other.get(key, {})) for key in dict.fromkeys((*one, *other))}
+
+
 def _missing(want: Any, have: Any, field: str, path: str) -> str | None:
     if isinstance(want, Mapping):
         if have is None and not want:
@@ -73,15 +103,15 @@ def _missing(want: Any, have: Any, field: str, path: str) -> str | None:
 def _missing_items(want: Sequence[Any], have: Any, field: str, path: str) -> str | None:
     if not isinstance(have, list | tuple):
         return path if want or have is not None else None
-    keys = _merge_key(field, want)
+    keys = merge_key(field, want)
     if not keys:
         if len(want) != len(have):
             return path
         pairs = enumerate(zip(want, have, strict=True))
         return next((p for i, (w, h) in pairs if (p := _missing(w, h, "", f"{path}[{i}]"))), None)
-    by_key = {_key_of(item, keys): item for item in have}
+    by_key = {key_of(item, keys): item for item in have}
     for item in want:
-        key = _key_of(item, keys)
+        key = key_of(item, keys)
         where = f"{path}[{key[0]}]"
         if key not in by_key:
             return where
@@ -90,14 +120,16 @@ def _missing_items(want: Sequence[Any], have: Any, field: str, path: str) -> str
     return None
 
 
-def _merge_key(field: str, items: Sequence[Any]) -> tuple[str, ...]:
+def merge_key(field: str, items: Sequence[Any]) -> tuple[str, ...]:
+    """Return the fields by which Kubernetes tells these items apart; empty for a list that is one value."""
     for keys in _MERGE_KEYS.get(field, ()):
         if all(isinstance(item, Mapping) and keys[0] in item for item in items):
             return keys
     return ()
 
 
-def _key_of(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
+def key_of(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the item's values of these fields, defaults filled in."""
     return tuple(item.get(key, _KEY_DEFAULTS.get(key)) for key in keys)
 
 

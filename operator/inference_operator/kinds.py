@@ -76,6 +76,3 @@ CRD: Final = Kind(
 
 #: Children of a pool, in their order of making. The EndpointPicker is one too, but may be a user's.
 CHILD_KINDS: Final = (SERVICE, SERVICE_ACCOUNT, ROLE_BINDING, CONFIG_MAP, DEPLOYMENT)
-BY_RESOURCE: Final = {
-    kind.resource: kind for kind in (POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT, CRD)
-}

@@ -31,6 +31,7 @@ from inference_operator.naming import APP_LABEL
 from inference_operator.observation import Access, ChildKey, Observation, Rival
 from inference_operator.ownership import invalid_label_key, ours
 from inference_operator.pods import PodWatches
+from inference_operator.rollout import rolled_out
 from inference_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -197,10 +198,7 @@ class Reader:
         """Return the pods that say why a Deployment of ours is not ready."""
         found: list[Object] = []
         for (kind, name), body in seen.children.items():
-            if kind is not DEPLOYMENT:
-                continue
-            wanted = body["spec"].get("replicas", 1)
-            if body.get("status", {}).get("readyReplicas", 0) < wanted:
+            if kind is DEPLOYMENT and not rolled_out(body):
                 pods = await self._pods(seen.namespace, f"{APP_LABEL}={name}")
                 found += [pod for pod in pods if not has_ready_condition(pod)]
         return tuple(found)

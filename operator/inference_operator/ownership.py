@@ -12,7 +12,7 @@ from typing import Final
 from inference_api import names
 from inference_operator import reasons
 from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, Object
-from inference_operator.naming import FIELD_MANAGER, SERVICE_NAME_LIMIT, pool_of
+from inference_operator.naming import FIELD_MANAGER, SERVICE_NAME_LIMIT, pool_of, selector_labels
 from inference_operator.observation import Observation
 from inference_operator.reasons import Finding
 from inference_operator.settings import TAKE_UP_WAIT
@@ -165,7 +165,9 @@ def _foreign_service(seen: Observation) -> Verdict | None:
         return None
     if not ours(service, seen.pool_name):
         return Verdict(Stance.LET_GO, _whose(service, name))
-    if (manager := selector_taker(service)) is not None:
+    # A backup that was restored, or a copy that was applied, owns the selector too; it takes nothing.
+    unchanged = service.get("spec", {}).get("selector") == selector_labels(name)
+    if not unchanged and (manager := selector_taker(service)) is not None:
         finding = reasons.SELECTOR_TAKEN.say(
             service=name, manager=manager, annotation=names.MANAGED_ANNOTATION
         )

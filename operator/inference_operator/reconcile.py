@@ -74,7 +74,7 @@ class Pass:
             return Result()
         intents = desired(seen, verdict)
         outcome = await self._applier.carry_out(seen, intents)
-        if outcome.lost_claim:
+        if outcome.stale:
             return Result(refused=True)
         doomed = superfluous(seen, verdict, intents)
         outcome.failures += await self._applier.remove(seen, doomed)

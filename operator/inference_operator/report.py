@@ -101,7 +101,8 @@ class Reporter:
                 "annotations": {PICKER_ANNOTATION: word},
             },
         }
-        written = await self._api.apply(POOL, body, REPORT_MANAGER, force=False)
+        # The annotation is Headroom's own: whoever else wrote it, the word has to be right.
+        written = await self._api.apply(POOL, body, REPORT_MANAGER, force=True)
         self._cache.put(POOL, written)
         if seen.picker_object is None:
             await self._event(seen, report.summary, good=word == reasons.READY.word)

@@ -44,14 +44,26 @@ def judge_deployment(name: str, live: Object | None, pods: Sequence[Object], goo
     """Return whether all wanted pods of the newest template are ready, and if not the likeliest reason."""
     if live is None:
         return Judgement("False", reasons.NOT_CREATED.say(name=name))
-    status: dict[str, Any] = live.get("status", {})
     wanted = live.get("spec", {}).get("replicas", 1)
-    ready = status.get("readyReplicas", 0)
-    seen = status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0)
-    updated = status.get("updatedReplicas", 0)
-    if seen and ready >= wanted and updated >= wanted:
+    ready = live.get("status", {}).get("readyReplicas", 0)
+    if rolled_out(live):
         return Judgement("True", good.say(ready=ready, wanted=wanted))
     return Judgement("False", _why_not(name, live, pods, ready, wanted))
+
+
+def rolled_out(live: Object) -> bool:
+    """Return whether all wanted pods are of the newest template and ready, and no older pod is left.
+
+    While a rolling update surges, the pods that are ready may all be older ones.
+    """
+    status: dict[str, Any] = live.get("status", {})
+    wanted = live.get("spec", {}).get("replicas", 1)
+    updated = status.get("updatedReplicas", 0)
+    return bool(
+        status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0)
+        and min(updated, status.get("readyReplicas", 0)) >= wanted
+        and status.get("replicas", updated) <= updated
+    )
 
 
 def _why_not(name: str, live: Object, pods: Sequence[Object], ready: int, wanted: int) -> Finding:
@@ -65,7 +77,8 @@ def _why_not(name: str, live: Object, pods: Sequence[Object], ready: int, wanted
     if failure.get("status") == "True":
         return reasons.PODS_REFUSED.say(name=name, detail=_short(failure.get("message", "")))
     behind = status.get("observedGeneration", 0) < live["metadata"].get("generation", 0)
-    if behind or status.get("updatedReplicas", 0) < wanted:
+    updated = status.get("updatedReplicas", 0)
+    if behind or updated < wanted or status.get("replicas", updated) > updated:
         return reasons.PROGRESSING.say(name=name)
     return reasons.PODS_NOT_READY.say(name=name, ready=ready, wanted=wanted)
 

@@ -32,6 +32,7 @@ SCENARIOS: tuple[scenarios.Scenario, ...] = (
     scenarios.silence,
     scenarios.picker_killed,
     scenarios.picker_frozen,
+    scenarios.picker_restarted,
     scenarios.scale,
     coexistence.two_pools,
     coexistence.foreign_service,

@@ -9,7 +9,8 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from headroom_cli.demo.failure import DemoError
 from headroom_cli.demo.load import Load, Once
 from headroom_cli.demo.stage import OPERATOR_USER, Measurement, Stage, finalizers, is_ready, uid
 from inference_api import names
+from inference_api.inference_pool import FAIL_CLOSE
 from model_server_sim.client import InferenceClient, Result
 
 LIMIT_S = 90.0
@@ -172,6 +174,55 @@ def lose_picker(stage: Stage, how: signal.Signals) -> Loss:
         failed = [entry for entry in load.stop() if not entry.ok]
     late = sum(entry.start > lost_at + GRACE_AFTER_LOSS_S for entry in failed)
     return Loss(failed=len(failed), late=late, down_s=down, back_s=back_at - lost_at)
+
+
+def picker_restarted(stage: Stage) -> list[Measurement]:
+    """Restart the picker's Deployment under load while failureMode is FailClose: no request fails."""
+    with _failure_mode(stage, FAIL_CLOSE):
+        before = stage.picker_pod()["metadata"]["name"]
+        with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
+            load.await_served(4 * IN_FLIGHT)
+            stage.kubectl("rollout", "restart", "-n", stage.namespace, f"deployment/{stage.picker()}")
+
+            def replaced() -> bool:
+                pods = stage.pods(f"app={stage.picker()}")
+                return [is_ready(pod) for pod in pods] == [True] and pods[0]["metadata"]["name"] != before
+
+            _, seconds = wait_for("the old picker to be gone", replaced, limit_s=2 * LIMIT_S)
+            load.await_served(4 * IN_FLIGHT)
+            sent = load.stop()
+        _none_failed(sent)
+    return [
+        Measurement("picker_restarted_failed_requests", 0, "requests", 0),
+        Measurement("picker_restarted_requests", len(sent), "requests"),
+        Measurement("picker_restarted_old_gone", seconds, "s"),
+    ]
+
+
+@contextmanager
+def _failure_mode(stage: Stage, mode: str) -> Iterator[None]:
+    """Give the pool this failureMode, with its proxy rolled out, and take it back afterwards."""
+    before = str(stage.pool_object()["spec"]["endpointPickerRef"]["failureMode"])
+    _set_failure_mode(stage, mode)
+    try:
+        yield
+    finally:
+        _set_failure_mode(stage, before)
+
+
+def _set_failure_mode(stage: Stage, mode: str) -> None:
+    settle(stage)
+    if stage.pool_object()["spec"]["endpointPickerRef"]["failureMode"] == mode:
+        return
+    proxy = stage.path("Deployment", f"{stage.picker()}-proxy")
+
+    def generation() -> int:
+        return int((stage.api.get(proxy) or {})["metadata"]["generation"])
+
+    held = generation()
+    stage.api.patch(stage.pool_path(), {"spec": {"endpointPickerRef": {"failureMode": mode}}})
+    wait_for("the proxy to follow the failureMode", lambda: generation() > held, limit_s=LIMIT_S)
+    settle(stage)
 
 
 def scale(stage: Stage) -> list[Measurement]:

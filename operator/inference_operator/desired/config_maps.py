@@ -1,37 +1,17 @@
 """The two ConfigMaps that a picker watches: its configuration and its priority table. Pure."""
 
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from inference_api import names
+from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND
 from inference_api.priority_table import ObjectiveEntry, PriorityTable
 from inference_operator.desired.intent import Intent, intent
 from inference_operator.kinds import CONFIG_MAP
 from inference_operator.naming import child_metadata, config_name, priorities_name
 from inference_operator.observation import Observation
-
-#: What a picker runs with when its user says nothing: the field's usual weights.
-DEFAULT_CONFIG: Final[dict[str, Any]] = {
-    "plugins": [
-        {"type": "queue-scorer"},
-        {"type": "kv-cache-utilization-scorer"},
-        {"type": "prefix-cache-scorer"},
-        {"type": "max-score-picker"},
-    ],
-    "schedulingProfiles": [
-        {
-            "name": "default",
-            "plugins": [
-                {"pluginRef": "queue-scorer", "weight": 2},
-                {"pluginRef": "kv-cache-utilization-scorer", "weight": 2},
-                {"pluginRef": "prefix-cache-scorer", "weight": 3},
-                {"pluginRef": "max-score-picker"},
-            ],
-        }
-    ],
-}
 
 
 def desired(seen: Observation) -> tuple[Intent, Intent]:
@@ -61,15 +41,10 @@ def _priorities_text(seen: Observation) -> str:
 
 def config_text(config: dict[str, Any] | None) -> str:
     """Return the EndpointPickerConfig as YAML: the user's body with its type named, or the default."""
-    return _DEFAULT_TEXT if config is None else _text(config)
-
-
-def _text(config: dict[str, Any]) -> str:
+    if config is None:
+        return DEFAULT_PICKER_CONFIG
     body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **config}
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
-
-
-_DEFAULT_TEXT: Final = _text(DEFAULT_CONFIG)
 
 
 def priority_table(seen: Observation) -> PriorityTable:

@@ -20,9 +20,16 @@ REPLICAS: Final = 1
 """One, until pickers elect a leader: each keeps its own ledger and prefix index."""
 DRAIN_SECONDS: Final = 30
 """Seconds for which a picker that was told to stop serves the streams it has."""
-GRACE_SECONDS: Final = DRAIN_SECONDS + 15
+LEAVE_SECONDS: Final = 10
+"""Seconds for which a picker that is being replaced goes on as before, until gateways use the new one.
+
+Without them Envoy sees the old picker's health fail before DNS or endpoints name the new one, and answers
+503 where failureMode is FailClose.
+"""
+GRACE_SECONDS: Final = LEAVE_SECONDS + DRAIN_SECONDS + 15
+"""Seconds after which the kubelet kills a picker that was told to stop: leave, drain, room to close."""
 HUNG_GRACE_SECONDS: Final = 5
-"""Seconds after which the kubelet kills it: the drain, and room to close."""
+"""Seconds after which the kubelet kills a picker whose liveness probe failed."""
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
     "requests": {"cpu": "500m", "memory": "512Mi"},
     "limits": {"memory": "2Gi"},
@@ -38,7 +45,8 @@ def desired(seen: Observation) -> Intent:
         child_metadata(seen, name, name),
         spec={
             "replicas": REPLICAS,
-            "strategy": {"type": "Recreate"},
+            # The old picker leaves once the new one is ready: with failureMode FailClose a gap is an outage.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "selector": {"matchLabels": selector_labels(name)},
             "template": {
                 "metadata": {"labels": child_labels(seen, name)},
@@ -110,6 +118,7 @@ def _container(seen: Observation) -> Object:
         "readinessProbe": _probe(
             ports, names.HEALTH_SERVICE, periodSeconds=1, failureThreshold=2, timeoutSeconds=1
         ),
+        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}},
         "resources": resources,
         "securityContext": container_security(),
         "volumeMounts": [

@@ -146,22 +146,44 @@ def test_a_service_of_ours_made_for_another_pool_is_not_this_pools() -> None:
     assert verdict.finding.reason == "ServiceNotOurs"
 
 
-def test_whoever_owns_the_selector_owns_the_service() -> None:
+def with_service(seen: Observation, *entries: dict[str, Any], **spec: Any) -> Observation:
+    """Return the observation with these managedFields entries and fields in its Service's spec."""
+    live = seen.service or {}
+    metadata = {**live["metadata"], "managedFields": list(entries)}
+    return replace(seen, service={**live, "metadata": metadata, "spec": {**live["spec"], **spec}})
+
+
+def owner(manager: str, operation: str, *fields: str) -> dict[str, Any]:
+    return {"manager": manager, "operation": operation, "fieldsV1": {"f:spec": {f: {} for f in fields}}}
+
+
+OURS = owner("headroom-operator", "Apply", "f:selector")
+OTHER = {"app": "my-picker"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "selector", "stance"),
+    [
+        pytest.param([OURS], None, Stance.MANAGED, id="ours alone"),
+        pytest.param([OURS, owner("cloud", "Update", "f:type")], None, Stance.MANAGED, id="other fields"),
+        pytest.param([owner("velero", "Update", "f:selector")], None, Stance.MANAGED, id="restored"),
+        pytest.param([], None, Stance.MANAGED, id="restored without managers"),
+        pytest.param([owner("argocd", "Apply", "f:selector")], None, Stance.MANAGED, id="copied"),
+        pytest.param([OURS, owner("helm", "Update", "f:selector")], OTHER, Stance.LET_GO, id="taken"),
+        pytest.param([OURS], OTHER, Stance.MANAGED, id="changed, not seen by whom: to be put right"),
+    ],
+)
+def test_a_service_is_somebody_elses_when_they_changed_its_selector(
+    entries: list[dict[str, Any]], selector: dict[str, str] | None, stance: Stance
+) -> None:
     seen = settled()
-    assert seen.service is not None
-    entries = [
-        {"manager": "headroom-operator", "operation": "Apply", "fieldsV1": {"f:spec": {"f:selector": {}}}},
-        {"manager": "cloud", "operation": "Update", "fieldsV1": {"f:metadata": {"f:finalizers": {}}}},
-    ]
+    spec = {} if selector is None else {"selector": selector}
+    assert judge(with_service(seen, *entries, **spec)).stance is stance
 
-    def with_entries(*more: dict[str, Any]) -> Observation:
-        metadata = {**seen.service["metadata"], "managedFields": [*entries, *more]}  # type: ignore[index]
-        return replace(seen, service={**(seen.service or {}), "metadata": metadata})
 
-    assert judge(with_entries()).stance is Stance.MANAGED
-    helm = {"manager": "helm", "operation": "Update", "fieldsV1": {"f:spec": {"f:selector": {}}}}
-    verdict = judge(with_entries(helm))
-    assert (verdict.stance, verdict.finding.reason) == (Stance.LET_GO, "ServiceNotOurs")
+def test_the_taker_of_a_selector_is_named() -> None:
+    verdict = judge(with_service(settled(), owner("helm", "Update", "f:selector"), selector=OTHER))
+    assert verdict.finding.reason == "ServiceNotOurs"
     assert "helm" in verdict.finding.message
 
 

@@ -196,7 +196,6 @@ def test_a_body_that_cannot_be_routed_gets_400(body: bytes) -> None:
     [
         (Outcome.NO_ENDPOINTS, 503, "ServiceUnavailable"),
         (Outcome.SATURATED, 429, "ResourceExhausted"),
-        (Outcome.SHUTTING_DOWN, 503, "ServiceUnavailable"),
     ],
 )
 def test_a_refusal_names_its_reason(outcome: Outcome, status: int, word: str) -> None:
