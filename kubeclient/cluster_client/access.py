@@ -6,8 +6,8 @@ TLS certificates are always verified: a kubeconfig that asks for less is refused
 import base64
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import yaml
 
 from cluster_client.errors import ApiError
+from cluster_client.memory_file import memory_file
 
 #: Where a pod's ServiceAccount is mounted.
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -110,11 +111,8 @@ def _client_tls(cluster: Mapping[str, Any], user: Mapping[str, Any], beside: Pat
     tls = ssl.create_default_context(cadata=authority.decode() if authority is not None else None)
     certificate, key = (_material(user, name, beside) for name in ("client-certificate", "client-key"))
     if certificate is not None and key is not None:
-        with tempfile.TemporaryDirectory() as directory:
-            pair = Path(directory) / "pair.pem"
-            pair.touch(mode=0o600)
-            pair.write_bytes(certificate + b"\n" + key)
-            tls.load_cert_chain(pair)
+        with ExitStack() as held:
+            tls.load_cert_chain(memory_file(certificate, held), memory_file(key, held))
     return tls
 
 

@@ -4,10 +4,14 @@ The only module that touches kubernetes.aio, which is untyped.
 """
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
 import kopf
 from kubernetes.aio import client, config
+
+from inference_operator.kubeconfig import read_kubeconfig
 
 
 class ConnectionProblem(Exception):  # noqa: N818 - told to the user as a sentence
@@ -17,9 +21,11 @@ class ConnectionProblem(Exception):  # noqa: N818 - told to the user as a senten
 class Connection:
     """One API server and who we are to it. The ServiceAccount's token is read again before it expires."""
 
-    __slots__ = ("_client", "_configuration")
+    __slots__ = ("_client", "_configuration", "_held")
 
-    def __init__(self, configuration: Any) -> None:
+    def __init__(self, configuration: Any, held: ExitStack) -> None:
+        # Certificates that a kubeconfig embeds: connections load them whenever they are opened.
+        self._held = held
         # A refused or failed call is judged by the caller; nothing is tried again behind its back.
         configuration.retries = None
         # Every pool's pods have a stream of their own; a limit would let them starve all other calls.
@@ -35,23 +41,25 @@ class Connection:
         Raises ConnectionProblem when neither works.
         """
         configuration = client.Configuration()
+        held = ExitStack()
         try:
             if kubeconfig:
-                await config.load_kube_config(
-                    kubeconfig, client_configuration=configuration, persist_config=False
-                )
+                content = read_kubeconfig(Path(kubeconfig), held)
+                await config.load_kube_config_from_dict(content, client_configuration=configuration)
             else:
                 config.load_incluster_config(configuration)
-        except (config.ConfigException, OSError) as error:
+        except (config.ConfigException, OSError, ValueError) as error:
+            held.close()
             if kubeconfig:
                 raise ConnectionProblem(f"--kubeconfig {kubeconfig} cannot be used: {error}") from None
             advice = "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
             raise ConnectionProblem(f"no API server to talk to: {error} ({advice})") from None
-        return cls(configuration)
+        return cls(configuration, held)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+        self._held.close()
 
     async def request(
         self, method: str, path: str, query: dict[str, str], body: Any, content_type: str, seconds: float
