@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 REGISTRY ?=
 VERSION  := 0.1.0
 
-.PHONY: help setup tools control-plane check static fmt test unit fuzz interop-tools demo demo-down crds lock images clean
+.PHONY: help setup tools control-plane helm chart check static fmt test unit fuzz interop-tools demo demo-down crds lock images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,7 @@ static: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m inference_api.crd --check || { echo "make crds writes the CRDs"; exit 1; }
+	@$(BIN)/python charts/generate.py --check
 
 fmt: setup ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only .
@@ -56,7 +57,7 @@ fmt: setup ## Format the code and mend what the linter can
 unit: setup ## Unit tests only
 	@$(BIN)/pytest -q tests/unit
 
-test: control-plane interop-tools ## All checks and all tests, on the real API server and the real Envoy
+test: control-plane helm interop-tools ## All checks and all tests, on the real API server and the real Envoy
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/pytest
 
@@ -81,6 +82,13 @@ demo-down: ## End the demo; no process of it is left
 
 crds: setup ## Write the CRD YAML from the API types
 	@$(BIN)/python -m inference_api.crd
+	@$(BIN)/python charts/generate.py
+
+chart: setup ## Write the Helm chart's templates from manifests/base
+	@$(BIN)/python charts/generate.py
+
+helm: tools ## Build Helm once, for the tests of the chart
+	@$(BIN)/headroom local build --helm
 
 lock: setup ## Resolve the dependencies anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from local_cluster.binaries import ensure_binaries
+from local_cluster.binaries import ensure_binaries, ensure_helm
 from local_cluster.cluster import LocalCluster
 from local_cluster.errors import LocalClusterError, NotRunningError
 
@@ -36,7 +36,11 @@ def add_commands(groups: Groups) -> None:
     logs.add_argument("-c", "--container", help="needed when the pod has several")
     logs.add_argument("-n", "--namespace", default="default")
     build_help = "build the control plane's programs now (once; `up` does it when needed)"
-    commands.add_parser("build", help=build_help, description=build_help).set_defaults(run=build)
+    command = commands.add_parser("build", help=build_help, description=build_help)
+    command.add_argument(
+        "--helm", action="store_true", help="build Helm as well (for the tests of the chart)"
+    )
+    command.set_defaults(run=build)
 
 
 def _add(commands: Groups, name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -93,9 +97,11 @@ def kubeconfig(given: argparse.Namespace) -> int:
     return 0
 
 
-def build(_: argparse.Namespace) -> int:
+def build(given: argparse.Namespace) -> int:
     """Build, if need be."""
     print(f"The control plane's programs are in {ensure_binaries(progress).etcd.parent}.")
+    if given.helm:
+        print(f"Helm is {ensure_helm(progress)}.")
     return 0
 
 

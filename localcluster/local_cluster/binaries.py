@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,8 @@ class Build:
 
     module: str
     programs: tuple[str, ...]
+    packages: tuple[str, ...]
+    """What Go builds, in the order of `programs`."""
     ldflags: str
     expected: str
 
@@ -86,8 +88,13 @@ def etcd_version() -> str:
     return required_version((_SOURCES / "etcd" / "go.mod").read_text(), "go.etcd.io/etcd/server/v3")
 
 
+def helm_version() -> str:
+    """Return the pinned version of Helm, such as v3.22.0."""
+    return required_version((_SOURCES / "helm" / "go.mod").read_text(), "helm.sh/helm/v3")
+
+
 def builds() -> tuple[Build, ...]:
-    """Return what has to be built, the quick one first.
+    """Return what has to be built for a control plane, the quick one first.
 
     Kubernetes learns its version from the linker; without it kubectl complains about the server.
     """
@@ -102,21 +109,37 @@ def builds() -> tuple[Build, ...]:
     )
     stamped = " ".join(("-s -w", *(f"-X {value}" for value in values)))
     return (
-        Build("etcd", ("etcd",), "-s -w", "about a minute"),
+        Build("etcd", ("etcd",), ("./cmd/etcd",), "-s -w", "about a minute"),
         Build(
             "kubernetes",
             ("kube-apiserver", "kube-controller-manager"),
+            ("./cmd/kube-apiserver", "./cmd/kube-controller-manager"),
             stamped,
             "about 10 minutes on 2 cores",
         ),
     )
 
 
+def helm_build() -> Build:
+    """Return how Helm is built; the linker says for which Kubernetes `helm template` renders by default."""
+    major, minor, *_ = kubernetes_version().removeprefix("v").split(".")
+    values = (
+        f"helm.sh/helm/v3/internal/version.version={helm_version()}",
+        f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={major}",
+        f"helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={minor}",
+    )
+    stamped = " ".join(("-s -w", *(f"-X {value}" for value in values)))
+    return Build("helm", ("helm",), ("helm.sh/helm/v3/cmd/helm",), stamped, "about 3 minutes on 2 cores")
+
+
 def cache_directory() -> Path:
     """Return where built programs are kept: one folder for each pair of versions."""
+    return _cache("control-plane", f"{kubernetes_version()}-{etcd_version()}")
+
+
+def _cache(what: str, version: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    versions = f"{kubernetes_version()}-{etcd_version()}"
-    return Path(base).expanduser() / "headroom" / "control-plane" / versions
+    return Path(base).expanduser() / "headroom" / what / version
 
 
 def find_binaries() -> Binaries | None:
@@ -146,13 +169,30 @@ def ensure_binaries(progress: Progress) -> Binaries:
         return found
     go = require_go()
     directory = cache_directory()
+    _build_lacking(go, builds(), directory, progress)
+    return Binaries.of(directory)
+
+
+def ensure_helm(progress: Progress) -> Path:
+    """Return helm, built first if need be; no cluster needs it, only tests and the release of the chart.
+
+    Raises:
+        ToolMissingError: Go is needed and not there.
+        BuildError: Go could not build it.
+    """
+    directory = _cache("helm", helm_version())
+    helm = directory / "helm"
+    if not os.access(helm, os.X_OK):
+        _build_lacking(require_go(), (helm_build(),), directory, progress)
+    return helm
+
+
+def _build_lacking(go: Path, wanted: Iterable[Build], directory: Path, progress: Progress) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with _only_builder(directory, progress):
-        for build in builds():
-            lacking = [name for name in build.programs if not os.access(directory / name, os.X_OK)]
-            if lacking:
+        for build in wanted:
+            if any(not os.access(directory / name, os.X_OK) for name in build.programs):
                 _build(go, build, directory, progress)
-    return Binaries.of(directory)
 
 
 @contextmanager
@@ -165,7 +205,7 @@ def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if waited % _PROGRESS_EVERY_S == 0:
-                    progress(f"another process builds the control plane; waiting ({waited:.0f} s)")
+                    progress(f"another process builds in {directory}; waiting ({waited:.0f} s)")
                 time.sleep(1)
                 waited += 1
         yield
@@ -176,7 +216,7 @@ def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
     with tempfile.TemporaryDirectory(dir=directory, prefix=".building-") as temporary:
         log = Path(temporary) / "go.log"
         argv = [str(go), "build", "-v", "-trimpath", "-ldflags", build.ldflags, "-o", f"{temporary}/"]
-        argv += [f"./cmd/{name}" for name in build.programs]
+        argv += build.packages
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - go itself, no shell
                 argv,

@@ -24,6 +24,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | No
         namespaces=given.namespaces,
         epp_image=given.epp_image,
         proxy_image=given.proxy_image,
+        picker_cluster_role=given.picker_cluster_role,
         bind_address=given.bind_address,
         health_port=given.health_port,
         resync_interval=given.resync_interval,
@@ -45,6 +46,12 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--namespaces", type=_names, default=(), metavar="A,B", help="namespaces to work in (default: all)")
     add("--epp-image", default=f"headroom-epp:{release}", help="image of the pickers")
     add("--proxy-image", default="envoyproxy/envoy:v1.40.0", help="image of standalone proxies")
+    add(
+        "--picker-cluster-role",
+        default="headroom-epp",
+        metavar="NAME",
+        help="ClusterRole to bind pickers to; needs the right to bind it (default: headroom-epp)",
+    )
     add("--bind-address", default=env.get("POD_IP", "127.0.0.1"), help="default: $POD_IP, else 127.0.0.1")
     add("--health-port", type=_port, default=8080, help="port of /healthz and /metrics (default: 8080)")
     add("--resync-interval", type=_interval, default=60.0, metavar="60s", help="time between full lists")

@@ -14,7 +14,6 @@ REPORT_MANAGER: Final = "headroom-operator-report"
 CONTROLLER_NAME: Final = "headroom.dev/standalone-proxy"
 
 APP_LABEL: Final = "app"
-PICKER_CLUSTER_ROLE: Final = "headroom-epp"
 PICKER_CONTAINER: Final = "epp"
 PROXY_CONTAINER: Final = "envoy"
 

@@ -19,6 +19,8 @@ class Settings:
     """Image of the picker where an EndpointPicker names none."""
     proxy_image: str = ""
     """Image of the standalone proxy where an EndpointPicker names none."""
+    picker_cluster_role: str = "headroom-epp"
+    """ClusterRole that a picker is bound to in its pool's namespace; the operator may bind no other."""
     bind_address: str = "127.0.0.1"
     """Address of the health port."""
     health_port: int = 8080

@@ -6,7 +6,7 @@ and none of the rights it hands out.
 
 from inference_operator.desired.intent import Intent, intent
 from inference_operator.kinds import ROLE_BINDING, SERVICE_ACCOUNT
-from inference_operator.naming import PICKER_CLUSTER_ROLE, child_metadata
+from inference_operator.naming import child_metadata
 from inference_operator.observation import Observation
 
 
@@ -16,6 +16,10 @@ def desired(seen: Observation) -> Intent:
     return intent(
         ROLE_BINDING,
         child_metadata(seen, name, name),
-        roleRef={"apiGroup": ROLE_BINDING.group, "kind": "ClusterRole", "name": PICKER_CLUSTER_ROLE},
+        roleRef={
+            "apiGroup": ROLE_BINDING.group,
+            "kind": "ClusterRole",
+            "name": seen.settings.picker_cluster_role,
+        },
         subjects=[{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": seen.namespace}],
     )
