@@ -5,6 +5,7 @@ What is named here is the public interface; the README beside the package shows 
 
 from lean_grpc.aio.address import Backoff
 from lean_grpc.aio.channel import Channel
+from lean_grpc.aio.handshakes import FailedHandshake, HandshakeFailure
 from lean_grpc.aio.health import HealthService
 from lean_grpc.aio.response import MessageStream
 from lean_grpc.aio.server import HandlerFactory, Server
@@ -30,8 +31,10 @@ __all__ = [
     "CallError",
     "Channel",
     "ClientCall",
+    "FailedHandshake",
     "Handler",
     "HandlerFactory",
+    "HandshakeFailure",
     "HealthService",
     "Limits",
     "MessageStream",

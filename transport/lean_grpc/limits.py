@@ -72,7 +72,10 @@ class Limits:
     keepalive_timeout: float = 20.0
     """Silence after that PING at which the connection is given up."""
     max_connections: int = 1_000
-    """Connections that a server holds; one more ends the oldest without streams, or is closed at once."""
+    """Connections that a server holds, those in their TLS handshake included. One more ends the oldest
+    handshake, else the oldest connection without streams; where there is neither, it is closed at once."""
+    max_handshakes: int = 256
+    """TLS handshakes under way; one more ends the oldest."""
     max_waiting_calls: int = 10_000
     """Calls of a channel that wait for a connection or a free stream."""
 

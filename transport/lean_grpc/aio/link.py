@@ -65,8 +65,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless TLS agreed on something else than h2."""
         self._transport = transport = cast("asyncio.Transport", transport)
-        tls = transport.get_extra_info("ssl_object")
-        if isinstance(tls, ssl.SSLObject) and tls.selected_alpn_protocol() != "h2":
+        if not agreed_on_http2(transport):
             transport.abort()
             return
         self.core.outbox.notify = self._flush_soon
@@ -197,6 +196,12 @@ class Link(asyncio.Protocol):
         elif (core.server or core.streams) and _over(now - self._last_heard, limits.keepalive_interval):
             self._pinged = now
             core.ping(_KEEPALIVE_PING)
+
+
+def agreed_on_http2(transport: asyncio.BaseTransport) -> bool:
+    """Tell whether a connection speaks HTTP/2 for all that is known: it has no TLS, or ALPN agreed on h2."""
+    tls = transport.get_extra_info("ssl_object")
+    return not isinstance(tls, ssl.SSLObject) or tls.selected_alpn_protocol() == "h2"
 
 
 def _over(elapsed: float, limit: float) -> bool:

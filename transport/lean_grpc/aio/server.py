@@ -1,6 +1,8 @@
 """A gRPC server on asyncio: listeners, routes, deadlines, drain. A call costs no task of its own."""
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Final, cast
@@ -8,7 +10,14 @@ from typing import Final, cast
 from typing_extensions import override
 
 from lean_grpc.aio.deadlines import DeadlineTimer
-from lean_grpc.aio.link import TLS_SHUTDOWN, Link
+from lean_grpc.aio.handshakes import (
+    FailedHandshake,
+    Handshake,
+    HandshakeFailure,
+    Handshakes,
+    TlsListener,
+)
+from lean_grpc.aio.link import Link, agreed_on_http2
 from lean_grpc.aio.unary import UnaryFunction, unary_handler
 from lean_grpc.calls.handler import Handler
 from lean_grpc.calls.request import read_request
@@ -29,10 +38,22 @@ class Server:
     Use it from one event loop: `add` methods, `listen`, at the end `drain` or `close`.
     """
 
-    def __init__(self, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        handshake_failed: Callable[[FailedHandshake], None] = lambda _: None,
+    ) -> None:
+        """Make a server without methods and listeners.
+
+        `handshake_failed` is called for each TLS handshake that fails; it must not raise.
+        """
         self._limits = limits
+        self._handshakes = Handshakes(limits.max_handshakes, handshake_failed)
+        self._handshake_failed = handshake_failed
         self._routes: dict[str, HandlerFactory] = {}
         self._listeners: list[asyncio.Server] = []
+        self._tls_listeners: list[TlsListener] = []
         self._links: dict[_ServerLink, None] = {}
         self._timer: DeadlineTimer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -93,13 +114,11 @@ class Server:
             lambda: _ServerLink(self, loop),
             host,
             port,
-            ssl=tls,
             backlog=backlog,
             reuse_port=reuse_port,
-            ssl_handshake_timeout=self._tls_timeout(tls),
-            ssl_shutdown_timeout=None if tls is None else TLS_SHUTDOWN,
+            start_serving=tls is None,
         )
-        self._listeners.append(listener)
+        self._listen(listener, tls, backlog)
         return int(listener.sockets[0].getsockname()[1])
 
     async def listen_unix(self, path: str, *, tls: ssl.SSLContext | None = None, backlog: int = 1024) -> None:
@@ -110,14 +129,29 @@ class Server:
         """
         loop = self._begin()
         listener = await loop.create_unix_server(
-            lambda: _ServerLink(self, loop),
-            path,
-            ssl=tls,
-            backlog=backlog,
-            ssl_handshake_timeout=self._tls_timeout(tls),
-            ssl_shutdown_timeout=None if tls is None else TLS_SHUTDOWN,
+            lambda: _ServerLink(self, loop), path, backlog=backlog, start_serving=tls is None
         )
+        self._listen(listener, tls, backlog)
+
+    def _listen(self, listener: asyncio.Server, tls: ssl.SSLContext | None, backlog: int) -> None:
+        """Keep a listener. With TLS it has only bound its sockets: `TlsListener` accepts on them."""
         self._listeners.append(listener)
+        if tls is None:
+            return
+        for bound in listener.sockets:
+            listening = socket.socket(fileno=os.dup(bound.fileno()))
+            listening.setblocking(False)
+            listening.listen(backlog)
+            self._tls_listeners.append(
+                TlsListener(
+                    listening,
+                    tls,
+                    handshakes=self._handshakes,
+                    handshake_timeout=self._limits.handshake_timeout,
+                    make_room=self._make_room_for_handshake,
+                    make=self._link_after,
+                )
+            )
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the grace period is part of the meaning
         """Stop accepting, let open calls end within `timeout` seconds, then close.
@@ -125,12 +159,12 @@ class Server:
         Returns whether all calls came to their end.
         """
         self._draining = True
-        for listener in self._listeners:
-            listener.close()
+        self._stop_listening()
         for link in list(self._links):
             link.drain()
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._empty.wait()
         except TimeoutError:
             return False
         finally:
@@ -139,8 +173,8 @@ class Server:
 
     async def close(self) -> None:
         """Close listeners and connections now; open calls are aborted."""
-        for listener in self._listeners:
-            listener.close()
+        self._stop_listening()
+        await self._handshakes.stop()
         for link in list(self._links):
             link.abort()
         if self._links:
@@ -157,17 +191,18 @@ class Server:
     # What links call.
 
     def admit(self, link: "_ServerLink") -> bool:
-        """Note a connection; if there are too many, the oldest idle one goes, or this one is refused."""
-        if self._draining:
+        """Note a connection; where there are too many and none can go, refuse it."""
+        if self._draining or not self._make_room():
             return False
-        if len(self._links) >= self._limits.max_connections:
-            idle = next((each for each in self._links if each.idle), None)
-            if idle is None:
-                return False
-            idle.dismiss()
         self._links[link] = None
         self._empty.clear()
         return True
+
+    def refuse_protocol(self, transport: asyncio.BaseTransport) -> None:
+        """Tell that TLS did not agree on HTTP/2."""
+        address = transport.get_extra_info("peername")
+        peer = str(address[0]) if isinstance(address, tuple) else ""
+        self._handshake_failed(FailedHandshake(HandshakeFailure.NO_HTTP2, peer, ""))
 
     def dismiss(self, link: "_ServerLink") -> None:
         """Forget a connection."""
@@ -197,8 +232,35 @@ class Server:
         """The limits of every connection."""
         return self._limits
 
-    def _tls_timeout(self, tls: ssl.SSLContext | None) -> float | None:
-        return None if tls is None else self._limits.handshake_timeout or None
+    def _make_room(self) -> bool:
+        """Return whether one more connection may be held, after another one has ended if need be."""
+        if len(self._links) + len(self._handshakes) < self._limits.max_connections:
+            return True
+        # A handshake ends first: peers that never finish one must not push out those that have.
+        if self._handshakes.crowd_out():
+            return True
+        idle = next((each for each in self._links if each.idle), None)
+        if idle is None:
+            return False
+        idle.dismiss()
+        return True
+
+    def _make_room_for_handshake(self) -> bool:
+        if self._draining:
+            return False
+        if self._handshakes.full:
+            self._handshakes.crowd_out()
+        return self._make_room()
+
+    def _link_after(self, handshake: Handshake) -> "_ServerLink":
+        return _ServerLink(self, asyncio.get_running_loop(), handshake)
+
+    def _stop_listening(self) -> None:
+        for tls_listener in self._tls_listeners:
+            tls_listener.close()
+        self._tls_listeners.clear()
+        for listener in self._listeners:
+            listener.close()
 
     def _begin(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -231,14 +293,25 @@ class Server:
 class _ServerLink(Link):
     """One accepted connection."""
 
-    __slots__ = ("_server",)
+    __slots__ = ("_handshake", "_server")
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, server: Server, loop: asyncio.AbstractEventLoop, handshake: Handshake | None = None
+    ) -> None:
         super().__init__(loop, server.limits, server=True)
         self._server = server
+        self._handshake = handshake
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            # From here on it counts as a connection.
+            handshake.over()
+        if not agreed_on_http2(transport):
+            self._server.refuse_protocol(transport)
+            cast("asyncio.Transport", transport).abort()
+            return
         if not self._server.admit(self):
             cast("asyncio.Transport", transport).abort()
             return
