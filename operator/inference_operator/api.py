@@ -5,7 +5,7 @@ reached raises ApiUnavailable.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import aiohttp
@@ -84,8 +84,10 @@ class Api:
 
     async def watch(
         self, kind: Kind, namespace: str, selector: str, version: int, seconds: int
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object], None]:
         """Yield what happens after that version, as ADDED, MODIFIED or DELETED with the object.
+
+        A BOOKMARK says about once a minute that the stream still works; its object has only a version.
 
         Ends by itself after about that many seconds. Raises ApiError, also when the version is too old.
         """
@@ -106,7 +108,7 @@ class Api:
                 what, body = event.get("type", ""), event.get("object", {})
                 if what == "ERROR":
                     raise _refusal(int(body.get("code", 0)), body)
-                if what in {"ADDED", "MODIFIED", "DELETED"}:
+                if what in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
                     yield what, body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnavailable(f"watch {kind.resource}: {str(error) or type(error).__name__}") from None

@@ -7,7 +7,7 @@ answer wakes the pool. A pod that does not answer costs a short time-out; the an
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,11 +15,11 @@ import aiohttp
 from pydantic import ValidationError
 
 from cluster_client.pods import pod_of
-from inference_api import names
+from cluster_client.selectors import selector_query
 from inference_api.offered import OFFERED_PATH, Offered
 from inference_operator.api import Api, ApiError, ApiUnavailable
 from inference_operator.kinds import POD, Object, PoolKey
-from inference_operator.naming import APP_LABEL
+from inference_operator.naming import selector_labels
 from inference_operator.picker_answers import PickerAnswer, Question, conclude
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,11 @@ class _Talk:
     """When the last round ended, by time.monotonic."""
     task: asyncio.Task[None] | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no round is under way; a round that was killed counts as ended, too."""
+        return self.task is None or self.task.done()
+
     def stop(self) -> None:
         """Ask no further."""
         if self.task is not None:
@@ -56,10 +61,25 @@ class _Talk:
 class PickerAsker:
     """One talk for each pool whose picker runs. To be closed."""
 
-    __slots__ = ("_again_after", "_api", "_session", "_slots", "_talks", "_wake")
+    __slots__ = ("_again_after", "_api", "_clock", "_session", "_slots", "_talks", "_wake", "_watched_pods")
 
-    def __init__(self, api: Api, wake: Callable[[PoolKey], None], again_after: float) -> None:
-        """`wake` is called when there is news; the same question is asked again after so many seconds."""
+    def __init__(
+        self,
+        api: Api,
+        wake: Callable[[PoolKey], None],
+        again_after: float,
+        *,
+        watched_pods: Callable[[str, Mapping[str, str]], Sequence[Object] | None] = lambda _space, _labels: (
+            None
+        ),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wake` is called when there is news; the same question is asked again after so many seconds.
+
+        `watched_pods` gives the pods with some labels in a namespace; None where they have to be listed.
+        """
+        self._watched_pods = watched_pods
+        self._clock = clock
         self._api = api
         self._wake = wake
         self._again_after = again_after
@@ -82,7 +102,7 @@ class PickerAsker:
             talk.question = question
             talk.known = replace(talk.known, problem="", asking=True)
             talk.task = asyncio.create_task(self._talk(key, talk, question, _PAUSES))
-        elif talk.task is None and time.monotonic() - talk.ended >= self._again_after:
+        elif talk.has_ended and self._clock() - talk.ended >= self._again_after:
             talk.task = asyncio.create_task(self._talk(key, talk, question, _ONCE))
         return talk.known
 
@@ -114,17 +134,20 @@ class PickerAsker:
         if known.answer is None:
             known = replace(known, answer=talk.known.answer)
         news = known != talk.known
-        talk.known, talk.ended, talk.task = known, time.monotonic(), None
+        talk.known, talk.ended, talk.task = known, self._clock(), None
         if news:
             self._wake(key)
 
     async def _ask_pods(self, question: Question) -> PickerAnswer:
         async with self._slots:
-            selector = f"{APP_LABEL}={question.app},{names.MANAGED_BY_LABEL}={names.MANAGED_BY_VALUE}"
-            try:
-                pods, _ = await self._api.list_all(POD, question.namespace, selector, cached=True)
-            except (ApiError, ApiUnavailable):
-                return PickerAnswer(problem="the picker's pods cannot be listed")
+            labels = selector_labels(question.app)
+            pods = self._watched_pods(question.namespace, labels)
+            if pods is None:
+                selector = selector_query(labels)
+                try:
+                    pods, _ = await self._api.list_all(POD, question.namespace, selector, cached=True)
+                except (ApiError, ApiUnavailable):
+                    return PickerAnswer(problem="the picker's pods cannot be listed")
             asked = [pod for pod in pods if pod_of(pod).is_serving][:_MOST_PODS]
             told = await asyncio.gather(*(self._ask_pod(pod, question.port) for pod in asked))
         said = [each for each in told if isinstance(each, Offered)]

@@ -4,10 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster_client.pods import has_ready_condition, pod_of, served_ports
-
-#: Name under which the watch of pods reads it.
-is_ready = has_ready_condition
+from cluster_client.pods import pod_of, served_ports
 
 
 @dataclass(frozen=True, slots=True)

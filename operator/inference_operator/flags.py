@@ -53,7 +53,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         help="ClusterRole to bind pickers to; needs the right to bind it (default: headroom-epp)",
     )
     add("--bind-address", default=env.get("POD_IP", "127.0.0.1"), help="default: $POD_IP, else 127.0.0.1")
-    add("--health-port", type=_port, default=8080, help="port of /healthz and /metrics (default: 8080)")
+    add("--health-port", type=_port, default=8080, help="port of /healthz, /readyz, /metrics (8080)")
     add("--resync-interval", type=_interval, default=60.0, metavar="60s", help="time between full lists")
     add("--workers", type=_positive, default=4, help="pools reconciled at once (default: 4)")
     add("--kubeconfig", default="", metavar="FILE", help="kubeconfig (default: the pod's ServiceAccount)")

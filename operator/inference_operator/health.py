@@ -1,17 +1,14 @@
-"""The operator's health port: /healthz for the kubelet and people, /metrics for Prometheus."""
+"""The operator's health port: /healthz and /readyz for the kubelet and people, /metrics for Prometheus.
 
-import time
-from typing import Final
+Liveness fails for a part of the operator that is dead and cannot be begun anew. Readiness fails while the API
+server is out of reach, which a restart of the operator would not mend.
+"""
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from inference_operator import metrics
 from inference_operator.controller import Controller
-from inference_operator.metrics import REGISTRY
-
-#: Seconds without an answer of the API server after which /healthz says so; it stays 200, for a restart of
-#: the operator would not help.
-_STALE: Final = 180.0
 
 
 class HealthServer:
@@ -25,6 +22,7 @@ class HealthServer:
         self._port = port
         application = web.Application()
         application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(application, access_log=None)
 
@@ -41,17 +39,30 @@ class HealthServer:
         await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        reach = self._controller.reach
-        last = self._controller.last_resync
-        age = None if last is None else time.monotonic() - last
+        return self._answer(ok=not self._controller.health().dead)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return self._answer(ok=self._controller.health().ready)
+
+    def _answer(self, *, ok: bool) -> web.Response:
+        health = self._controller.health()
+        age = health.resync_age
+        status = "dead" if health.dead else "ok" if health.ready else "starting" if age is None else "blind"
         return web.json_response(
             {
-                "status": "starting" if age is None else "ok" if age < _STALE else "stale",
+                "status": status,
+                "dead": list(health.dead),
                 "secondsSinceResync": None if age is None else round(age, 1),
-                "watching": sorted(kind.resource for kind in reach.watchable) if reach else [],
-                "rightsMissing": list(reach.access.denied) if reach else [],
-            }
+                "resyncProblem": health.resync_problem,
+                "watching": list(health.watching),
+                "notWatching": health.not_watching,
+                "rightsMissing": list(health.denied),
+            },
+            status=200 if ok else 503,
         )
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        metrics.QUEUE_LENGTH.set(self._controller.backlog())
+        return web.Response(
+            body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )

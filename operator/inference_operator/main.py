@@ -6,10 +6,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from inference_operator.api import Api
 from inference_operator.connection import Connection, ConnectionProblem
 from inference_operator.controller import Controller
 from inference_operator.flags import parse_settings
 from inference_operator.health import HealthServer
+from inference_operator.kinds import Kind
+from inference_operator.kopf_watch import Watch
 from inference_operator.logs import configure_logs
 from inference_operator.settings import Settings
 
@@ -30,7 +33,11 @@ async def run(settings: Settings) -> int:
     except ConnectionProblem as problem:
         log.error("%s", problem)
         return 1
-    controller = Controller(connection, settings)
+
+    def start_watch(kinds: frozenset[Kind], controller: Controller) -> Watch:
+        return Watch(connection, kinds, settings.namespaces, controller)
+
+    controller = Controller(Api(connection), settings, start_watch)
     health = HealthServer(controller, settings.bind_address, settings.health_port)
     try:
         port = await health.start()

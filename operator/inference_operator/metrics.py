@@ -18,11 +18,31 @@ PASS_SECONDS: Final = Histogram(
 WRITES: Final = Counter(
     "headroom_operator_writes", "Objects written, by kind and verb.", ("kind", "verb"), registry=REGISTRY
 )
-QUEUE_LENGTH: Final = Gauge("headroom_operator_queue_length", "Pools waiting for a pass.", registry=REGISTRY)
+QUEUE_LENGTH: Final = Gauge("headroom_operator_queue_length", "Pools due for a pass.", registry=REGISTRY)
 POOLS: Final = Gauge("headroom_operator_pools", "Pools by stance.", ("stance",), registry=REGISTRY)
 RESYNCS: Final = Counter("headroom_operator_resyncs", "Full lists by result.", ("result",), registry=REGISTRY)
 WATCH_STARTS: Final = Counter(
     "headroom_operator_watch_starts", "Times that the watches were started.", registry=REGISTRY
+)
+WATCH_RESTARTS: Final = Counter(
+    "headroom_operator_watch_restarts",
+    "Times that the watch thread was given up and begun anew, by what was noticed.",
+    ("reason",),
+    registry=REGISTRY,
+)
+KINDS_NOT_WATCHED: Final = Gauge(
+    "headroom_operator_kinds_not_watched", "Kinds without an open watch.", registry=REGISTRY
+)
+API_REACHABLE: Final = Gauge(
+    "headroom_operator_api_reachable",
+    "1 while the API server answers full lists and every watch is open.",
+    registry=REGISTRY,
+)
+PART_RESTARTS: Final = Counter(
+    "headroom_operator_part_restarts",
+    "Times that a background part ended and was begun anew.",
+    ("part",),
+    registry=REGISTRY,
 )
 DENIED_RIGHTS: Final = Gauge(
     "headroom_operator_denied_rights", "Rights that the operator needs and does not have.", registry=REGISTRY

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -179,19 +179,15 @@ class Reader:
 
     def follow(self, seen: Observation, managed: bool) -> None:
         """Keep watching the pods of a pool that is managed, and of no other."""
-        selector = None if seen.pool is None or not managed else _selector(seen.pool)
-        if selector is None:
+        if seen.pool is None or not managed or not _has_valid_selector(seen.pool):
             self._watches.forget(seen.key)
         else:
-            self._watches.follow(seen.key, selector)
+            self._watches.follow(seen.key, seen.pool.spec.selector.match_labels)
 
     async def _endpoints(self, key: PoolKey, pool: InferencePool) -> EndpointTally:
-        selector = _selector(pool)
-        if selector is None:
+        if not _has_valid_selector(pool):
             return EndpointTally()
-        pods = self._watches.pods(key, selector)
-        if pods is None:
-            pods = await self._pods(key[0], selector)
+        pods = await self._pods(key[0], pool.spec.selector.match_labels)
         return tally(pods, [port.number for port in pool.spec.target_ports])
 
     async def _unready_pods(self, seen: Observation) -> tuple[Object, ...]:
@@ -199,23 +195,23 @@ class Reader:
         found: list[Object] = []
         for (kind, name), body in seen.children.items():
             if kind is DEPLOYMENT and not rolled_out(body):
-                pods = await self._pods(seen.namespace, f"{APP_LABEL}={name}")
+                pods = await self._pods(seen.namespace, {APP_LABEL: name})
                 found += [pod for pod in pods if not has_ready_condition(pod)]
         return tuple(found)
 
-    async def _pods(self, namespace: str, selector: str) -> list[Object]:
+    async def _pods(self, namespace: str, labels: Mapping[str, str]) -> list[Object]:
+        """Return the pods with these labels: as they are watched, live while they are not."""
+        if (watched := self._watches.pods(namespace, labels)) is not None:
+            return watched
         try:
-            pods, _ = await self._api.list_all(POD, namespace, selector, cached=True)
+            pods, _ = await self._api.list_all(POD, namespace, selector_query(labels), cached=True)
         except ApiError as error:
-            if error.status == 403:  # told as a condition, from the access review
+            if error.status == 403:  # a condition says so, from the access review
                 return []
             raise
         return pods
 
 
-def _selector(pool: InferencePool) -> str | None:
-    """Return the label selector as the API server takes it, or None when it would refuse it."""
-    labels = pool.spec.selector.match_labels
-    if any(invalid_label_key(key) for key in labels):
-        return None
-    return selector_query(labels)
+def _has_valid_selector(pool: InferencePool) -> bool:
+    """Return whether the API server would take the pool's labels as a selector."""
+    return not any(invalid_label_key(key) for key in pool.spec.selector.match_labels)

@@ -1,17 +1,61 @@
 """A work queue of keys: each waits at most once, runs at most once at a time, and backs off when it fails.
 
-Pure: the time, in seconds of any monotonic clock, is an argument.
+Two urgencies: a key that an event asked for goes before those that are only due for a regular look. Adding
+and taking cost O(log n). Pure: the time, in seconds of any monotonic clock, is an argument.
 """
 
 from collections.abc import Hashable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, Generic, TypeVar
 
 FIRST_BACK_OFF: Final = 0.5
 """Seconds until a key that failed once is tried again; doubles with every further failure."""
 MOST_BACK_OFF: Final = 120.0
 """The longest back-off, in seconds."""
+ROUTINE_SHARE: Final = 8
+"""One take in so many prefers the regular looks, so that a flood of events cannot starve them."""
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class _Waiting(Generic[Key]):
+    """The keys of one urgency: when each is due, and a heap of those times.
+
+    Entries of the heap that no longer agree with `due` are dropped when they come to its top.
+    """
+
+    __slots__ = ("_heap", "_order", "due")
+
+    def __init__(self) -> None:
+        self.due: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._order = count()
+
+    def add(self, key: Key, due: float) -> None:
+        """Make the key due at that time, or leave it due earlier if it already is."""
+        held = self.due.get(key)
+        if held is None or due < held:
+            self.move(key, due)
+
+    def move(self, key: Key, due: float) -> None:
+        """Make the key due at exactly that time."""
+        self.due[key] = due
+        heappush(self._heap, (due, next(self._order), key))
+
+    def head(self, running: set[Key]) -> tuple[float, Key] | None:
+        """Return the earliest key that is not running, with its time; `resume` brings a running one back."""
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self.due.get(key) == due and key not in running:
+                return due, key
+            heappop(self._heap)
+        return None
+
+    def resume(self, key: Key) -> None:
+        """Consider a key again that `head` passed over because it ran."""
+        if (due := self.due.get(key)) is not None:
+            heappush(self._heap, (due, next(self._order), key))
 
 
 class WorkQueue(Generic[Key]):
@@ -21,54 +65,68 @@ class WorkQueue(Generic[Key]):
     run is missed.
     """
 
-    __slots__ = ("_due", "_failures", "_not_before", "_running")
+    __slots__ = ("_failures", "_not_before", "_routine", "_running", "_takes", "_urgent")
 
     def __init__(self) -> None:
-        self._due: dict[Key, float] = {}
+        self._urgent: _Waiting[Key] = _Waiting()
+        self._routine: _Waiting[Key] = _Waiting()
         self._running: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._not_before: dict[Key, float] = {}
+        self._takes = 0
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._urgent.due.keys() | self._routine.due.keys())
 
-    def add(self, key: Key, due: float) -> None:
-        """Make the key due at that time, or leave it due earlier if it already is."""
+    def backlog(self, now: float) -> int:
+        """Return how many keys are due and not running; O(n)."""
+        due = {key for each in (self._urgent, self._routine) for key, at in each.due.items() if at <= now}
+        return len(due - self._running)
+
+    def add(self, key: Key, due: float, *, routine: bool = False) -> None:
+        """Make the key due at that time, or leave it due earlier if it already is.
+
+        A routine key waits behind all that are due for a reason.
+        """
         due = max(due, self._not_before.get(key, due))
-        held = self._due.get(key)
-        if held is None or due < held:
-            self._due[key] = due
+        (self._routine if routine else self._urgent).add(key, due)
 
     def take(self, now: float) -> Key | None:
-        """Return the key that has been due longest and mark it running; None when none is due."""
-        ready = [(due, key) for key, due in self._due.items() if due <= now and key not in self._running]
-        if not ready:
-            return None
-        _, key = min(ready, key=lambda pair: pair[0])
-        del self._due[key]
-        self._not_before.pop(key, None)
-        self._running.add(key)
-        return key
+        """Return the most urgent key that has been due longest and mark it running; None when none is due."""
+        self._takes += 1
+        order = (self._urgent, self._routine)
+        for each in reversed(order) if self._takes % ROUTINE_SHARE == 0 else order:
+            found = each.head(self._running)
+            if found is not None and found[0] <= now:
+                key = found[1]
+                self._urgent.due.pop(key, None)
+                self._routine.due.pop(key, None)
+                self._not_before.pop(key, None)
+                self._running.add(key)
+                return key
+        return None
 
     def waiting(self, key: Key) -> bool:
-        """Return whether something has asked for the key, also while it runs."""
-        return key in self._due
+        """Return whether an event has asked for the key, also while it runs. A routine look does not."""
+        return key in self._urgent.due
 
     def next_due(self) -> float | None:
         """Return when the next key that is not running becomes due; None when there is none."""
-        return min((due for key, due in self._due.items() if key not in self._running), default=None)
+        heads = (self._urgent.head(self._running), self._routine.head(self._running))
+        return min((found[0] for found in heads if found is not None), default=None)
 
     def done(self, key: Key, again_at: float | None = None, *, not_before: float | None = None) -> None:
         """The run of the key succeeded.
 
         It runs again at `again_at` if nothing asks for it sooner, and not before `not_before` whatever asks.
         """
-        self._running.discard(key)
         self._failures.pop(key, None)
         if not_before is not None:
             self._not_before[key] = not_before
-            if key in self._due:
-                self._due[key] = max(self._due[key], not_before)
+            for each in (self._urgent, self._routine):
+                if (due := each.due.get(key)) is not None and due < not_before:
+                    each.move(key, not_before)
+        self._stopped(key)
         if again_at is not None:
             self.add(key, again_at)
 
@@ -77,9 +135,14 @@ class WorkQueue(Generic[Key]):
 
         Returns the back-off in seconds.
         """
-        self._running.discard(key)
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
-        back_off = min(MOST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(count, 16))
+        self._stopped(key)
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        back_off = min(MOST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(failures, 16))
         self.add(key, now + back_off)
         return back_off
+
+    def _stopped(self, key: Key) -> None:
+        self._running.discard(key)
+        self._urgent.resume(key)
+        self._routine.resume(key)

@@ -24,7 +24,7 @@ class Settings:
     bind_address: str = "127.0.0.1"
     """Address of the health port."""
     health_port: int = 8080
-    """Serves /healthz and /metrics; 0 takes any free port."""
+    """Serves /healthz, /readyz and /metrics; 0 takes any free port."""
     resync_interval: float = 60.0
     """Seconds between two full lists of everything watched."""
     workers: int = 4

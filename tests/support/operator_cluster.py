@@ -164,7 +164,8 @@ class Cluster:
 class OperatorProcess:
     """headroom-operator as a child process."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *flags: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str, uid: int | None = None) -> None:
+        """Start it, under another real uid if one is given."""
         self.log = log
         command = [
             sys.executable,
@@ -177,7 +178,15 @@ class OperatorProcess:
             *flags,
         ]
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "HOME": "/"})
+            environment = {**os.environ, "HOME": "/"}
+            if uid is not None:
+                # No variable names the user, as in a container. The effective uid stays: the interpreter may
+                # lie where no other user can read.
+                for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+                    environment.pop(name, None)
+                start = "from inference_operator.main import main; main()"
+                command[1:3] = ["-c", f"import os; os.setresuid({uid}, 0, 0); {start}"]
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
 
     @property
     def running(self) -> bool:

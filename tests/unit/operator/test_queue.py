@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
-from inference_operator.queue import FIRST_BACK_OFF, MOST_BACK_OFF, WorkQueue
+from inference_operator.queue import FIRST_BACK_OFF, MOST_BACK_OFF, ROUTINE_SHARE, WorkQueue
 
 
 def test_a_key_waits_once_and_at_its_earliest_time() -> None:
@@ -59,7 +60,7 @@ def test_an_event_brings_a_failed_key_back_sooner() -> None:
     assert queue.take(100.1) == "a"
 
 
-def test_a_truce_holds_whatever_asks() -> None:
+def test_a_pause_holds_whatever_asks() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a", 0.0)
     queue.take(0.0)
@@ -92,3 +93,98 @@ def test_a_key_that_was_asked_for_while_it_runs_is_waiting() -> None:
     assert not queue.waiting("a")
     queue.add("a", 5.0)
     assert queue.waiting("a")
+
+
+def test_an_event_goes_before_the_regular_looks() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for number in range(100):
+        queue.add(f"pool-{number}", 0.0, routine=True)
+    queue.add("changed", 9.0)
+    assert queue.take(9.0) == "changed"
+
+
+def test_a_regular_look_does_not_wait_for_ever_behind_events() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("regular", 0.0, routine=True)
+    taken = []
+    for number in range(ROUTINE_SHARE):
+        queue.add(f"event-{number}", 0.0)
+        taken.append(queue.take(1.0))
+    assert "regular" in taken
+
+
+def test_one_run_answers_an_event_and_a_regular_look() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a", 5.0, routine=True)
+    queue.add("a", 1.0)
+    assert len(queue) == 1
+    assert queue.backlog(1.0) == 1
+    assert queue.take(1.0) == "a"
+    queue.done("a")
+    assert queue.take(5.0) is None
+    queue.add("a", 7.0, routine=True)
+    assert not queue.waiting("a"), "nobody has asked for it"
+
+
+class _Counted:
+    """A key that counts how often any of its kind is compared or hashed."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @override
+    def __hash__(self) -> int:
+        _Counted.looks += 1
+        return hash(self.number)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Counted) and self.number == other.number
+
+
+def test_taking_costs_no_look_at_every_key() -> None:
+    queue: WorkQueue[_Counted] = WorkQueue()
+    for number in range(5000):
+        queue.add(_Counted(number), float(number))
+    _Counted.looks = 0
+    while (key := queue.take(1e9)) is not None:
+        queue.done(key)
+    assert _Counted.looks < 5000 * 20
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.sampled_from("abc"), st.floats(0, 100), st.booleans()),
+            st.tuples(st.just("take"), st.just(""), st.floats(0, 100), st.booleans()),
+            st.tuples(st.just("end"), st.just(""), st.floats(0, 100), st.booleans()),
+        ),
+        max_size=60,
+    )
+)
+def test_nothing_that_was_added_is_lost_or_runs_twice_at_once(
+    steps: list[tuple[str, str, float, bool]],
+) -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    asked: set[str] = set()
+    running: list[str] = []
+    for what, key, at, flag in steps:
+        if what == "add":
+            queue.add(key, at, routine=flag)
+            asked.add(key)
+        elif what == "take" and (taken := queue.take(at)) is not None:
+            assert taken not in running
+            running.append(taken)
+            asked.discard(taken)
+        elif what == "end" and running:
+            ended = running.pop()
+            queue.done(ended, not_before=at if flag else None)
+    for each in running:
+        queue.done(each)
+    assert len(queue) == len(asked)
+    drained = set()
+    while (left := queue.take(1e9)) is not None:
+        drained.add(left)
+    assert drained == asked

@@ -1,9 +1,9 @@
 from typing import Any
 
 from inference_operator.cache import Cache
+from inference_operator.event_mapping import keys_of
 from inference_operator.kinds import CONFIG_MAP, OBJECTIVES, PICKER, POOL, SERVICE, Kind
-from inference_operator.truces import FORGIVEN_AFTER, FREE_REPAIRS, LONGEST_PAUSE, Truces
-from inference_operator.waking import keys_of
+from inference_operator.repair_backoff import FORGIVEN_AFTER, FREE_REPAIRS, LONGEST_PAUSE, RepairBackoff
 from observations import picker_body, pool_body
 
 
@@ -58,16 +58,16 @@ def test_an_endpoint_picker_wakes_the_pool_of_its_name() -> None:
 
 
 def test_repairs_in_a_row_meet_growing_pauses_until_there_is_peace() -> None:
-    truces = Truces()
+    backoff = RepairBackoff()
     key = ("ns", "llm")
     pauses = []
     for turn in range(FREE_REPAIRS + 8):
-        pauses.append(truces.repaired(key, float(turn)))
-        truces.quiet(key, turn + 0.5)  # as a Deployment's own events bring about between two repairs
+        pauses.append(backoff.repaired(key, float(turn)))
+        backoff.quiet(key, turn + 0.5)  # as a Deployment's own events bring about between two repairs
     assert pauses[:FREE_REPAIRS] == [0.0] * FREE_REPAIRS
     assert pauses[FREE_REPAIRS : FREE_REPAIRS + 3] == [2.0, 4.0, 8.0]
     assert pauses[-1] == LONGEST_PAUSE
     last = FREE_REPAIRS + 7.0
-    assert truces.repaired(key, last + FORGIVEN_AFTER) == 0.0
-    truces.forget(key)
-    assert truces.repaired(key, last + FORGIVEN_AFTER) == 0.0
+    assert backoff.repaired(key, last + FORGIVEN_AFTER) == 0.0
+    backoff.forget(key)
+    assert backoff.repaired(key, last + FORGIVEN_AFTER) == 0.0

@@ -1,7 +1,6 @@
-"""Growing pauses for a pool that somebody changes back each time it is repaired. Pure.
+"""Growing pauses for a pool that another writer changes back after every repair. Pure.
 
-Only time tells the end of a fight: the quiet passes between two repairs say nothing, for every event of a
-Deployment makes one.
+Only time ends a fight. Quiet passes between two repairs do not: every event of a Deployment makes one.
 """
 
 from typing import Final
@@ -16,7 +15,7 @@ FORGIVEN_AFTER: Final = 2 * LONGEST_PAUSE
 """Seconds without a repair after which the next one is the first again."""
 
 
-class Truces:
+class RepairBackoff:
     """Counts repairs in a row, by pool."""
 
     __slots__ = ("_repairs",)
@@ -25,13 +24,13 @@ class Truces:
         self._repairs: dict[PoolKey, tuple[int, float]] = {}
 
     def quiet(self, key: PoolKey, now: float) -> None:
-        """A pass at that time, in seconds of any monotonic clock, found nothing to repair."""
+        """Note a pass that found nothing to repair, at a time in seconds of any monotonic clock."""
         _, last = self._repairs.get(key, (0, now))
         if now - last >= FORGIVEN_AFTER:
             self.forget(key)
 
     def repaired(self, key: PoolKey, now: float) -> float:
-        """A pass repaired something; return for how many seconds to let the pool be now."""
+        """Note a pass that repaired something; return for how many seconds to leave the pool alone."""
         self.quiet(key, now)
         count, _ = self._repairs.get(key, (0, now))
         self._repairs[key] = (count + 1, now)
@@ -39,5 +38,5 @@ class Truces:
         return 0.0 if excess <= 0 else min(LONGEST_PAUSE, 2.0 ** min(excess, 16))
 
     def forget(self, key: PoolKey) -> None:
-        """The fight is over, or the pool is gone."""
+        """Drop the count: the fight is over, or the pool is gone."""
         self._repairs.pop(key, None)

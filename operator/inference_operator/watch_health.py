@@ -1,0 +1,72 @@
+"""How the streams of a watch thread stand: which are open, and whether the thread still tends to them. Pure.
+
+The thread notes what it asks and what it is answered; the controller looks. Times are seconds of any
+monotonic clock.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+SERVER_TIMEOUT: Final = 290
+"""Seconds after which the API server ends a watch request, so that the next one is asked."""
+UNTENDED_AFTER: Final = 15.0
+"""Seconds without an open stream and without a request for one after which the thread is taken for dead."""
+OVERDUE_AFTER: Final = SERVER_TIMEOUT + 60.0
+"""Seconds after which an open stream must have been ended by the server or by its reader."""
+DOWN_AFTER: Final = 2.0
+"""Seconds without an open stream after which a kind counts as not watched."""
+_LONGEST_RETRY_AFTER: Final = 120.0
+_LONGEST_REQUEST: Final = 120.0
+
+
+class StreamHealth:
+    """The stream of one kind, in one namespace or in all."""
+
+    __slots__ = ("_asking", "_due_by", "_is_open", "_last_open", "_opened", "problem")
+
+    def __init__(self, now: float) -> None:
+        self._last_open = now
+        self._opened = now
+        self._due_by = now
+        self._asking = 0
+        self._is_open: Callable[[], bool] = lambda: False
+        self.problem = "not asked yet"
+        """Why there is no stream; "" when there is one."""
+
+    def asked(self, now: float) -> None:
+        """Note that a request for the kind, a list or a watch, was begun."""
+        self._asking += 1
+        self._due_by = now
+
+    def answered(self, now: float, problem: str = "", retry_after: float = 0.0) -> None:
+        """Note that the request has been answered, or given up for a problem."""
+        self._asking -= 1
+        self._due_by = now + min(retry_after, _LONGEST_RETRY_AFTER)
+        self.problem = problem
+
+    def opened(self, now: float, is_open: Callable[[], bool]) -> None:
+        """Note that a watch was accepted; `is_open` says for how long its stream lasts."""
+        self._opened = self._last_open = now
+        self._is_open = is_open
+
+    def look(self, now: float) -> bool:
+        """Return whether the stream is open now."""
+        if self._is_open():
+            self._last_open = now
+            return True
+        return False
+
+    def down_for(self, now: float) -> float:
+        """Return for how many seconds no stream has been open."""
+        return 0.0 if self.look(now) else now - self._last_open
+
+    def neglect(self, now: float) -> str:
+        """Return why the thread that should tend to the stream is taken for dead, or ""."""
+        if self.look(now):
+            late = now - self._opened
+            return f"a stream has been open for {late:.0f} s" if late > OVERDUE_AFTER else ""
+        if self._asking > 0:
+            asking = now - self._due_by
+            return f"a request has been under way for {asking:.0f} s" if asking > _LONGEST_REQUEST else ""
+        idle = now - max(self._due_by, self._last_open)
+        return f"no stream and no request for {idle:.0f} s" if idle > UNTENDED_AFTER else ""
