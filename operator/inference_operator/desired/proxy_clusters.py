@@ -43,6 +43,8 @@ def pool_cluster(*, http2: bool) -> Config:
         "eds_cluster_config": {"service_name": names.EDS_CLUSTER, "eds_config": _endpoints_from_picker()},
         "load_balancing_policy": _override_host(),
         "health_checks": [health_check],
+        # Without this, Envoy keeps an endpoint that left the pool for as long as it passes the health check.
+        "ignore_health_on_host_removal": True,
         # Where no endpoint passes the check, the server may just not have that path: then all are tried.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "circuit_breakers": _wide_open(),

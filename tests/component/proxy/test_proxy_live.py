@@ -6,13 +6,13 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from io import BytesIO
-from typing import Any
 
 import aiohttp
 
 from inference_operator.desired.proxy_bootstrap import WORKERS
+from pool_proxy import Proxy
 
-Start = Callable[[bool], Awaitable[Any]]
+Start = Callable[[bool], Awaitable[Proxy]]
 CLIENTS = 4
 SETTLED = 60
 
@@ -81,7 +81,7 @@ async def test_the_status_port_shows_metrics_and_not_the_admin_interface(
             assert response.status == 404
 
 
-async def under_load(proxy: Any, trouble: Callable[[], None], settled: int) -> list[int]:
+async def under_load(proxy: Proxy, trouble: Callable[[], None], settled: int) -> list[int]:
     """Keep CLIENTS requests in flight, make trouble, return the statuses until SETTLED are as given."""
     statuses: list[int] = []
     under_way = asyncio.Event()

@@ -3,7 +3,8 @@
     python picker_stand_in.py PORT ENDPOINT...
 
 It picks what the request header `x-test-pick` names (nothing without it), passes bodies through, and tells in
-the response header `x-test-served` which endpoint Envoy says has answered.
+the response header `x-test-served` which endpoint Envoy says has answered. `x-test-refuse` makes it refuse
+with that status. Each line on its standard input replaces the endpoints that it serves over EDS.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from envoy.config.endpoint.v3 import endpoint_components_pb2, endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from envoy.service.endpoint.v3 import eds_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2, external_processor_pb2_grpc
+from envoy.type.v3 import http_status_pb2
 from google.protobuf import any_pb2, struct_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
@@ -82,7 +84,13 @@ class Picker(external_processor_pb2_grpc.ExternalProcessorServicer):  # type: ig
         reply = external_processor_pb2.ProcessingResponse()
         kind = message.WhichOneof("request")
         if kind == "request_headers":
-            picked = headers_of(message.request_headers).get("x-test-pick", "")
+            headers = headers_of(message.request_headers)
+            if refuse := headers.get("x-test-refuse"):
+                status = http_status_pb2.HttpStatus(code=int(refuse))
+                refusal = external_processor_pb2.ImmediateResponse(status=status, body=b"refused")
+                reply.immediate_response.CopyFrom(refusal)
+                return reply
+            picked = headers.get("x-test-pick", "")
             reply.request_headers.CopyFrom(changed(**{names.DESTINATION_KEY: picked}))
             if picked:
                 value = struct_pb2.Struct()
@@ -107,11 +115,28 @@ class Picker(external_processor_pb2_grpc.ExternalProcessorServicer):  # type: ig
 class Endpoints(eds_pb2_grpc.EndpointDiscoveryServiceServicer):  # type: ignore[misc]
     def __init__(self, endpoints: list[str]) -> None:
         self._endpoints = endpoints
+        self._version = 1
+        self._changed = asyncio.Condition()
+
+    async def replace(self, endpoints: list[str]) -> None:
+        async with self._changed:
+            self._endpoints = endpoints
+            self._version += 1
+            self._changed.notify_all()
+
+    async def follow(self, lines: asyncio.StreamReader) -> None:
+        async for line in lines:
+            await self.replace(line.decode().split())
 
     async def StreamEndpoints(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        async for request in requests:
-            if not request.response_nonce:
-                yield self.everything(request.type_url)
+        first = await anext(requests)
+        sent = 0
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._version != sent)  # noqa: B023
+                sent = self._version
+                answer = self.everything(first.type_url)
+            yield answer
 
     def everything(self, type_url: str) -> Any:
         found = []
@@ -122,26 +147,37 @@ class Endpoints(eds_pb2_grpc.EndpointDiscoveryServiceServicer):  # type: ignore[
             found.append(
                 endpoint_components_pb2.LbEndpoint(endpoint=endpoint_components_pb2.Endpoint(address=address))
             )
-        locality = endpoint_components_pb2.LocalityLbEndpoints(lb_endpoints=found)
-        assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=names.EDS_CLUSTER, endpoints=[locality])
+        localities = [endpoint_components_pb2.LocalityLbEndpoints(lb_endpoints=found)] if found else []
+        assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=names.EDS_CLUSTER, endpoints=localities)
         packed = any_pb2.Any()
         packed.Pack(assignment)
+        version = str(self._version)
         return discovery_pb2.DiscoveryResponse(
-            version_info="1", nonce="1", type_url=type_url, resources=[packed]
+            version_info=version, nonce=version, type_url=type_url, resources=[packed]
         )
+
+
+async def standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    return reader
 
 
 async def serve(port: int, endpoints: list[str]) -> None:
     # Envoy pings twice a second, to notice a frozen picker.
     server = grpc.aio.server(options=[("grpc.http2.max_ping_strikes", 0)])
     external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(Picker(), server)
-    eds_pb2_grpc.add_EndpointDiscoveryServiceServicer_to_server(Endpoints(endpoints), server)
+    discovery = Endpoints(endpoints)
+    eds_pb2_grpc.add_EndpointDiscoveryServiceServicer_to_server(discovery, server)
     checks = health.aio.HealthServicer()
     await checks.set(names.EXT_PROC_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([self_signed()]))
     await server.start()
     print("serving", flush=True)
+    await discovery.follow(await standard_input())
     await server.wait_for_termination()
 
 
