@@ -63,6 +63,11 @@ DESTINATION_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
 LB_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 
+#: Request headers: the objective and its older name (the first wins when both are sent), the id of a request.
+OBJECTIVE_HEADER: Final = "x-llm-d-inference-objective"
+OLD_OBJECTIVE_HEADER: Final = "x-gateway-inference-objective"
+REQUEST_ID_HEADER: Final = "x-request-id"
+
 #: Where the standalone proxy answers its readiness probe and metrics scrapes, beside PROXY_PORT.
 PROXY_STATUS_PORT: Final = 8082
 PROXY_READY_PATH: Final = "/ready"

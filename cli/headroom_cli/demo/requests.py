@@ -8,10 +8,8 @@ from headroom_cli.demo.failure import DemoError
 from headroom_cli.demo.load import MODEL, Once
 from headroom_cli.demo.scenarios import picker_page
 from headroom_cli.demo.stage import Stage
+from inference_api.names import OBJECTIVE_HEADER, REQUEST_ID_HEADER
 from model_server_sim.client import Ask, InferenceClient, Result
-
-REQUEST_ID = "x-request-id"
-OBJECTIVE = "x-llm-d-inference-objective"
 
 Send = Callable[[InferenceClient, Mapping[str, str]], Coroutine[Any, Any, Result]]
 
@@ -51,7 +49,7 @@ def show_requests(stage: Stage) -> None:
         def ask(
             client: InferenceClient, send: Send = send, request_id: str = request_id
         ) -> Coroutine[Any, Any, Result]:
-            return send(client, {REQUEST_ID: request_id, OBJECTIVE: "chat"})
+            return send(client, {REQUEST_ID_HEADER: request_id, OBJECTIVE_HEADER: "chat"})
 
         result = once(ask)
         if not result.ok:

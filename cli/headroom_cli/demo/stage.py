@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cluster_client.pods import pod_of
 from headroom_cli.demo.api import ClusterApi, Manifest, condition, kubectl, wait_for
 from headroom_cli.demo.audit import AuditLog
 from inference_api import names
@@ -151,8 +152,7 @@ class Stage:
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Tell whether a pod is ready and not on its way out."""
-    ready = condition(pod, "Ready")
-    return ready is not None and ready["status"] == "True" and not pod["metadata"].get("deletionTimestamp")
+    return pod_of(pod).ready
 
 
 def uid(found: Mapping[str, Any] | None) -> str:

@@ -7,25 +7,30 @@ from typing_extensions import override
 
 from ext_proc.body import apis
 from ext_proc.wire import HeaderValue, HttpHeaders
+from inference_api.names import (
+    DESTINATION_KEY,
+    DESTINATION_SERVED_KEY,
+    DESTINATION_SUBSET_KEY,
+    OBJECTIVE_HEADER,
+    OLD_OBJECTIVE_HEADER,
+    REQUEST_ID_HEADER,
+)
 
-#: The objective header and its older name; the first wins when both are sent.
-OBJECTIVE: Final = "x-llm-d-inference-objective"
-OBJECTIVE_ALIAS: Final = "x-gateway-inference-objective"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 
 #: Headers by which a client could steer routing, claim a priority or point a sidecar at another host. What
 #: the picker trusts arrives as metadata from the proxy or is read here once; a model server sees none of it.
 STRIPPED: Final = frozenset(
     {
-        OBJECTIVE,
-        OBJECTIVE_ALIAS,
+        OBJECTIVE_HEADER,
+        OLD_OBJECTIVE_HEADER,
         DROPPED_REASON,
         "x-data-parallel-host-port",
         "x-encoder-hosts-ports",
-        "x-gateway-destination-endpoint",
+        DESTINATION_KEY,
         "x-gateway-destination-endpoint-fallback",
-        "x-gateway-destination-endpoint-served",
-        "x-gateway-destination-endpoint-subset",
+        DESTINATION_SERVED_KEY,
+        DESTINATION_SUBSET_KEY,
         "x-gateway-inference-fairness-id",
         "x-gateway-model-name-rewrite",
         "x-kv-cache-source-host-port",
@@ -42,7 +47,9 @@ STRIPPED: Final = frozenset(
     }
 )
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-_READ: Final = frozenset({":method", ":path", "content-type", "x-request-id", OBJECTIVE, OBJECTIVE_ALIAS})
+_READ: Final = frozenset(
+    {":method", ":path", "content-type", REQUEST_ID_HEADER, OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER}
+)
 _KNOWN: Final = _READ | STRIPPED
 
 
@@ -98,8 +105,8 @@ class RequestHeaders:
         self.path = found.get(":path", "").partition("?")[0]
         """Path without the query."""
         self.content_type = media_type(found.get("content-type", ""))
-        self.request_id = found.get("x-request-id", "")
-        self.objective = found.get(OBJECTIVE) or found.get(OBJECTIVE_ALIAS, "")
+        self.request_id = found.get(REQUEST_ID_HEADER, "")
+        self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
 
     def call_for_json(self, body: bytes | None) -> bool:
         """Tell whether the body, None when there is none to be seen, must be JSON with a model.

@@ -5,12 +5,14 @@ from typing import Final
 from ext_proc import wire
 from ext_proc.processor import Forward
 from ext_proc.wire import ProcessingRequest
+from inference_api.names import (
+    DESTINATION_KEY,
+    DESTINATION_SERVED_KEY,
+    DESTINATION_SUBSET_KEY,
+    LB_NAMESPACE,
+    SUBSET_NAMESPACE,
+)
 
-DESTINATION: Final = "x-gateway-destination-endpoint"
-_SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
-_SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
-_LB_NAMESPACE: Final = "envoy.lb"
-_SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
 #: Destinations below this length, in bytes, have the bytes around them remembered; five IPv6 addresses fit.
 _MEMO_BELOW: Final = 512
 #: By length: the header entry before and after the destination, and the metadata before it.
@@ -23,7 +25,7 @@ def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
     A list of strings, a comma-separated string and a list of comma-separated strings are all in use. A key
     that is there with nothing usable under it is an empty restriction: no endpoint is allowed.
     """
-    value = wire.metadata_value(message, _SUBSET_NAMESPACE, _SUBSET_KEY)
+    value = wire.metadata_value(message, SUBSET_NAMESPACE, DESTINATION_SUBSET_KEY)
     if value is None:
         return None
     texts = [item.string_value for item in value.list_value.values] or [value.string_value]
@@ -32,7 +34,7 @@ def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
 
 def served_endpoint(message: ProcessingRequest) -> str:
     """Return the "ip:port" that answered, as the proxy reports it; "" when it does not."""
-    value = wire.metadata_value(message, _LB_NAMESPACE, _SERVED_KEY)
+    value = wire.metadata_value(message, LB_NAMESPACE, DESTINATION_SERVED_KEY)
     return "" if value is None else str(value.string_value)
 
 
@@ -51,8 +53,8 @@ def steer(destination: str, remove: list[str]) -> Forward:
 
 
 def _around(length: int) -> tuple[bytes, bytes, bytes]:
-    entry = wire.set_header(DESTINATION, bytes(length))
-    metadata = wire.dynamic_metadata(_LB_NAMESPACE, DESTINATION, bytes(length))
+    entry = wire.set_header(DESTINATION_KEY, bytes(length))
+    metadata = wire.dynamic_metadata(LB_NAMESPACE, DESTINATION_KEY, bytes(length))
     around = entry[: -length - 2], entry[-2:], metadata[: len(metadata) - length]
     if length < _MEMO_BELOW:
         _AROUND[length] = around

@@ -1,11 +1,13 @@
 """Where the API server is and who asks it, from a ServiceAccount's folder or a kubeconfig file."""
 
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
 from cluster_client.access import ApiAccess
 from cluster_client.errors import ApiError
+from lean_grpc.aio.tls import make_self_signed
 
 
 def test_access_from_inside_a_cluster(tmp_path: Path) -> None:
@@ -89,3 +91,17 @@ def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     assert access.headers() == {"Authorization": "Bearer t"}
     assert access.tls is not None
     assert access.tls.check_hostname
+
+
+def test_an_embedded_client_certificate_needs_no_folder_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = (b64encode(each).decode() for each in make_self_signed(["me"]))
+    path = tmp_path / "config"
+    user = f"{{client-certificate-data: {certificate}, client-key-data: {key}}}"
+    path.write_text(kubeconfig("{server: https://x}", user))
+    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    assert ApiAccess.from_kubeconfig(path).tls is not None
+    path.write_text(kubeconfig("{server: https://x}", user.replace(key, certificate)))
+    with pytest.raises(ApiError, match="SSLError"):
+        ApiAccess.from_kubeconfig(path)
