@@ -13,12 +13,14 @@ from cluster_client.access import ApiAccess
 from cluster_client.api import KubernetesApi
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
+from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figures
+from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
 from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import Settings
+from endpoint_picker.waiting_timer import WaitingTimer
 from inference_api.offered import OfferedText, Uses
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -40,16 +42,21 @@ class Picker:
         self.router = build_router(
             config_text=_text(settings.config_file), priorities_text=_text(settings.priorities_file)
         )
-        self.servers = PickerServers(settings, self.router, lambda: pool_figures(self.router))
+        self.servers = PickerServers(settings, self.router, lambda: pool_figures(self.router.table))
         self.scraper = Scraper(
-            self.router.table,
-            self.router.ledger,
+            ScrapeColumns(self.router.table, self.router.ledger, self.router.index.follow_block_size),
             self.router.config.scrape,
             clock=time.monotonic,
             interval=settings.refresh_metrics_interval_s,
-            on_block_size=self.router.index.follow_block_size,
         )
-        add_pool_gauges(self.servers.metrics, settings.pool_name, self.router, self.scraper)
+        add_pool_gauges(
+            self.servers.metrics,
+            settings.pool_name,
+            self.router.pool,
+            lambda: self.router.offered,
+            ScrapeCounts(lambda: self.scraper.scrapes, lambda: self.scraper.failures),
+        )
+        self._timer = WaitingTimer(self.router, asyncio.get_running_loop())
         self._api: KubernetesApi | None = None
         self._watch: PoolWatch | FileWatch = self._discovery()
         self._stop = asyncio.Event()
@@ -91,10 +98,12 @@ class Picker:
             await _first_to_end([*tasks, stopping], serving)
             _log.info("draining", extra={"open_exchanges": self.servers.metrics.open_exchanges})
             self._stop.clear()
+            self.router.drain()
             await _either(self.servers.drain(), self._stop.wait())
         finally:
             await _cancel([*tasks, serving, stopping])
             await self.servers.stop()
+            self._timer.close()
             if self._api is not None:
                 await self._api.close()
             _log.info("stopped")

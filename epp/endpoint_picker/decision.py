@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
@@ -28,19 +29,39 @@ class Reservation:
 class Decision:
     """An answer with what it reserved; whoever receives it calls `Router.ended` for it."""
 
-    __slots__ = ("destination", "endpoint", "prefix_hit", "reservations", "scores")
+    __slots__ = ("destination", "endpoint", "hooks", "prefix_hit", "reservations", "scores")
 
-    def __init__(self, *, destination: str, endpoint: str, reservations: tuple[Reservation, ...]) -> None:
+    def __init__(
+        self,
+        *,
+        destination: str,
+        endpoint: str,
+        reservations: tuple[Reservation, ...],
+        hooks: "Hooks | None" = None,
+    ) -> None:
         self.destination = destination
         """Address ("ip:port") of the primary, then its fallbacks in order, comma-separated."""
         self.endpoint = endpoint
         """Address ("ip:port") of the primary."""
         self.reservations = reservations
         """One for each endpoint that works on the request, the primary's first."""
+        self.hooks = NO_HOOKS if hooks is None else hooks
+        """What follows this decision, by the configuration that made it."""
         self.prefix_hit = 0.0
         """Fraction of the prompt's blocks believed to be cached on the primary, [0, 1]."""
         self.scores: tuple[tuple[str, float], ...] = ()
         """(scorer name, weighted score) of the primary; empty unless decisions are being recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is called with a decision and its record."""
+
+    first_byte: tuple[Callable[[Decision, Record], None], ...] = ()
+    ended: tuple[Callable[[Decision, Record], None], ...] = ()
+
+
+NO_HOOKS: Final = Hooks()
 
 
 class Refusal:

@@ -13,6 +13,8 @@ class Outcome(Enum):
     BAD_REQUEST = "bad-request"
     NO_ENDPOINTS = "rejected-no-endpoints"
     SATURATED = "rejected-saturated"
+    SHUTTING_DOWN = "rejected-shutting-down"
+    """The decision waited when the picker began to drain."""
     TOO_LARGE = "rejected-too-large"
     OVERLOADED = "rejected-overloaded"
     """The picker itself holds as many bytes of unsent bodies as it may."""
@@ -33,6 +35,7 @@ _STATUS = {
     Outcome.BAD_REQUEST: 400,
     Outcome.NO_ENDPOINTS: 503,
     Outcome.SATURATED: 429,
+    Outcome.SHUTTING_DOWN: 503,
     Outcome.TOO_LARGE: 413,
     Outcome.OVERLOADED: 503,
 }
@@ -41,6 +44,7 @@ _CODE = {
     Outcome.BAD_REQUEST: "BadRequest",
     Outcome.NO_ENDPOINTS: "ServiceUnavailable",
     Outcome.SATURATED: "ResourceExhausted",
+    Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
     Outcome.OVERLOADED: "ServiceUnavailable",
 }

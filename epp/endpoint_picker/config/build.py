@@ -1,13 +1,13 @@
-"""From the text of an EndpointPickerConfig to a frozen profile. Everything that can fail, fails here."""
+"""From the text of an EndpointPickerConfig to a frozen configuration. Whatever can fail, fails here."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
 from endpoint_picker.config import yaml_text
 from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import RENAMED, Registry
 from endpoint_picker.config.schema import (
     API_VERSION,
@@ -17,56 +17,37 @@ from endpoint_picker.config.schema import (
     PluginSpec,
     ProfileSpec,
 )
-from endpoint_picker.config.settings_plugins import (
-    ApproxPrefixCacheProducer,
-    CoreMetricsExtractor,
-    ExtractorParams,
-    MetricsDataSource,
-    PrefixParams,
-    SourceParams,
-)
-from endpoint_picker.datalayer.table import EndpointTable, Rows
+from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.datalayer.scrape_plan import ScrapePlan
+from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.admission import UtilizationDetector
+from endpoint_picker.scheduling.candidates import PREFIX_MATCH
+from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
 from endpoint_picker.scheduling.pickers.params import PickerParams
-from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Scorer
+from endpoint_picker.scheduling.plugin import (
+    Filter,
+    Follower,
+    MayWait,
+    NoParams,
+    Picker,
+    Plugin,
+    Producer,
+    SaturationDetector,
+    Scorer,
+)
+from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
 from endpoint_picker.scheduling.profile import FilterFn, Profile, WeightedScorer, clamped
+from endpoint_picker.scheduling.profile_handler import ProfileHandler
+from endpoint_picker.scheduling.scheduler import Scheduling
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
 #: Gates that may be named; a gate that is on must be one that this version acts on, and there is none.
 _GATES_OFF: Final = frozenset({"flowControl"})
 
+_TOO_MANY_PROFILES: Final = "more than one profile is not supported; keep one"
+
 _P = TypeVar("_P", bound=Plugin)
-
-
-@runtime_checkable
-class Detector(Protocol):
-    """Measures how full the candidates are."""
-
-    def saturation(self, rows: Rows, table: EndpointTable, now: float) -> float:
-        """Return load over capacity; from 1.0 on the rows are saturated."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ScrapePlan:
-    """What is read of the model servers."""
-
-    source: SourceParams
-    extractor: ExtractorParams
-
-
-@dataclass(frozen=True, slots=True)
-class PickerConfig:
-    """A configuration that works."""
-
-    profile: Profile
-    detector: Detector
-    prefix: PrefixParams
-    scrape: ScrapePlan | None
-    """None: no metrics are read, the ledger alone balances."""
-    warnings: tuple[str, ...] = ()
-    """Deprecated names that were used."""
 
 
 def build(text: str, registry: Registry) -> PickerConfig:
@@ -77,17 +58,46 @@ def build(text: str, registry: Registry) -> PickerConfig:
     spec = _read(text if text.strip() else DEFAULT_PICKER_CONFIG)
     for index, gate in enumerate(spec.feature_gates):
         _check_gate(gate, f"featureGates[{index}]")
-    plugins = _instances(spec.plugins, registry)
-    if len(spec.scheduling_profiles) > 1:
-        raise ConfigError("schedulingProfiles", "more than one profile is not supported; keep one")
-    profile = _profile(spec, plugins)
-    return PickerConfig(
-        profile=profile,
-        detector=_detector(spec, plugins),
-        prefix=_first(plugins.values(), ApproxPrefixCacheProducer).params,
-        scrape=_scrape_plan(spec, plugins),
-        warnings=tuple(_warnings(spec)),
+    listed = _instances(spec.plugins, registry)
+    handler = next((each for each in listed.values() if isinstance(each, ProfileHandler)), None)
+    handler = handler or SingleProfileHandler(NoParams())
+    if len(spec.scheduling_profiles) > handler.most_profiles:
+        raise ConfigError("schedulingProfiles", _TOO_MANY_PROFILES)
+    providers = _providers(listed)
+    running: list[Producer] = []
+    profiles = tuple(
+        _profile(profile, f"schedulingProfiles[{index}].plugins", listed, providers, running)
+        for index, profile in enumerate(spec.scheduling_profiles or (_all_in_one(listed),))
     )
+    detector = _detector(spec, listed)
+    others = [each for each in listed.values() if not isinstance(each, Producer)]
+    attached = _distinct([*others, *providers.values(), detector, handler])
+    # A producer whose outputs are not consumed does not run, so that it has nothing to follow.
+    idle = {id(each) for each in providers.values()} - {id(each) for each in running}
+    following = [each for each in attached if isinstance(each, Follower) and id(each) not in idle]
+    scheduling = Scheduling(
+        profiles=profiles,
+        handler=handler,
+        detector=detector,
+        plugins=attached,
+        waiters=tuple(each for each in attached if isinstance(each, MayWait)),
+        decided=tuple(each.decided for each in following if _overrides(each, "decided")),
+        hooks=Hooks(
+            first_byte=tuple(each.first_byte for each in following if _overrides(each, "first_byte")),
+            ended=tuple(each.ended for each in following if _overrides(each, "ended")),
+        ),
+    )
+    return PickerConfig(
+        scheduling=scheduling, scrape=_scrape_plan(spec, listed), warnings=tuple(_warnings(spec))
+    )
+
+
+def _distinct(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
+    return tuple({id(each): each for each in plugins}.values())
+
+
+def _overrides(follower: Follower, hook: str) -> bool:
+    return getattr(type(follower), hook) is not getattr(Follower, hook)
 
 
 def _read(text: str) -> EndpointPickerConfig:
@@ -127,38 +137,81 @@ def _instances(specs: tuple[PluginSpec, ...], registry: Registry) -> dict[str, P
     return plugins
 
 
-def _profile(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Profile:
-    """Build the one profile; without any, it holds every filter, scorer and picker in the order listed."""
-    chosen = spec.scheduling_profiles[0] if spec.scheduling_profiles else _all_in_one(plugins)
+def _providers(listed: Mapping[str, Plugin]) -> dict[str, Producer]:
+    """Return who makes each output: the first producer listed, else the default one that there is for it."""
+    providers: dict[str, Producer] = {}
+    for plugin in listed.values():
+        if isinstance(plugin, Producer):
+            for output in sorted(plugin.produces):
+                providers.setdefault(output, plugin)
+    if PREFIX_MATCH not in providers:
+        providers[PREFIX_MATCH] = ApproxPrefixCacheProducer(PrefixParams())
+    return providers
+
+
+def _profile(
+    spec: ProfileSpec,
+    where: str,
+    plugins: dict[str, Plugin],
+    providers: Mapping[str, Producer],
+    running: list[Producer],
+) -> Profile:
+    """Build one profile, and add the producers that it runs to `running`."""
     filters: list[FilterFn] = []
     scorers: list[WeightedScorer] = []
     pickers: list[Picker] = []
-    needs_prompt = False
-    for index, ref in enumerate(chosen.plugins):
-        path = f"schedulingProfiles[0].plugins[{index}]"
+    producers: list[Producer] = []
+    for index, ref in enumerate(spec.plugins):
+        path = f"{where}[{index}]"
         plugin = _resolve(ref, plugins, path)
         if not isinstance(plugin, Filter | Scorer | Picker):
             raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
+        _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
         if isinstance(plugin, Filter):
             filters.append(plugin.filter)
         if isinstance(plugin, Scorer):
             score = plugin.score if plugin.bounded else clamped(plugin.score)
             weight = 1.0 if ref.weight is None else ref.weight
             scorers.append(WeightedScorer(name=ref.plugin_ref, weight=weight, score=score))
-            needs_prompt = needs_prompt or plugin.needs_prompt
         elif ref.weight is not None:
             raise ConfigError(path + ".weight", f'"{ref.plugin_ref}" is no scorer and has no weight')
         if isinstance(plugin, Picker):
             pickers.append(plugin)
     if len(pickers) > 1:
-        raise ConfigError("schedulingProfiles[0].plugins", "more than one picker; keep one")
+        raise ConfigError(where, "more than one picker; keep one")
+    if not pickers:
+        pickers.append(_default_picker(plugins))
+        _add_producers(pickers[0], f'"{pickers[0].type_name}"', where, providers, producers)
+    running.extend(producers)
     return Profile(
-        name=chosen.name,
+        name=spec.name,
         filters=tuple(filters),
+        producers=tuple(each.produce for each in producers),
         scorers=tuple(scorers),
-        pick=pickers[0].pick if pickers else _default_picker(plugins).pick,
-        needs_prompt=needs_prompt,
+        pick=pickers[0].pick,
     )
+
+
+def _add_producers(
+    consumer: Plugin,
+    name: str,
+    path: str,
+    providers: Mapping[str, Producer],
+    producers: list[Producer],
+    above: tuple[Plugin, ...] = (),
+) -> None:
+    """Add what makes the consumer's inputs to `producers`, each after those that it consumes from itself."""
+    for wanted in sorted(consumer.consumes):
+        producer = providers.get(wanted)
+        if producer is None:
+            raise ConfigError(path, f"{name} consumes {wanted}, which no plugin produces; add its producer")
+        if producer is consumer or producer in above:
+            raise ConfigError(path, f"{name} consumes {wanted}, whose producer waits for {name} in turn")
+        if producer not in producers:
+            _add_producers(
+                producer, f'"{producer.type_name}"', path, providers, producers, (*above, consumer)
+            )
+            producers.append(producer)
 
 
 def _all_in_one(plugins: dict[str, Plugin]) -> ProfileSpec:
@@ -175,14 +228,14 @@ def _default_picker(plugins: dict[str, Plugin]) -> Picker:
     return found or MaxScorePicker(PickerParams())
 
 
-def _detector(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Detector:
+def _detector(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> SaturationDetector:
     ref, path = spec.flow_control.saturation_detector, "flowControl.saturationDetector"
     if ref is None:
         ref, path = spec.saturation_detector, "saturationDetector"
     if ref is None:
         return _first(plugins.values(), UtilizationDetector)
     plugin = _resolve(ref, plugins, path)
-    if not isinstance(plugin, Detector):
+    if not isinstance(plugin, SaturationDetector):
         raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no saturation detector')
     return plugin
 
@@ -211,7 +264,11 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Scra
         return None
     source = source or _first(plugins.values(), MetricsDataSource)
     extractor = extractor or _first(plugins.values(), CoreMetricsExtractor)
-    return ScrapePlan(source=source.params, extractor=extractor.params)
+    return ScrapePlan(
+        path=source.params.path,
+        engine_label_key=extractor.params.engine_label_key,
+        default_engine=extractor.params.default_engine,
+    )
 
 
 def _resolve(ref: PluginRef, plugins: dict[str, Plugin], path: str) -> Plugin:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from xxhash import xxh64_intdigest
 
-from endpoint_picker.datalayer.table import EndpointTable, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
 
 BYTES_PER_TOKEN: Final = 4
 #: Smaller blocks cost more to hash than they tell.
@@ -33,7 +33,7 @@ _SHED: Final = 64
 
 
 class PrefixIndex:
-    """Sole writer of the table's prefix columns. Bounded by server and in total, oldest out first."""
+    """Bounded by server and in total, oldest out first."""
 
     __slots__ = (
         "_auto",
@@ -44,7 +44,7 @@ class PrefixIndex:
         "_max_tokens",
         "_recent",
         "_table",
-        "_touched",
+        "block_tokens",
         "entries",
     )
 
@@ -55,8 +55,8 @@ class PrefixIndex:
         """Block hash to bit set of rows."""
         self._recent: dict[int, OrderedDict[int, None]] = {}
         """Row to its block hashes, least recently used first."""
-        self._touched: list[int] = []
-        """Rows whose match column is not 0."""
+        self.block_tokens = MIN_BLOCK_TOKENS
+        """Tokens in a block of the index."""
         self.entries = 0
         self.configure()
         table.on_free(self.forget)
@@ -85,11 +85,11 @@ class PrefixIndex:
         Another size makes another chain of hashes: what was known by the old one ages out.
         """
         largest = int(self._table.block_size.max(initial=0)) if self._auto else 0
-        self._table.block_tokens = min(max(self._least_block, largest), MAX_BLOCK_TOKENS)
+        self.block_tokens = min(max(self._least_block, largest), MAX_BLOCK_TOKENS)
 
     def hashes(self, model: str, prompt: bytes) -> list[int]:
         """Return the chained hashes of the prompt's full blocks, in order, up to the configured length."""
-        size = self._table.block_tokens * BYTES_PER_TOKEN
+        size = self.block_tokens * BYTES_PER_TOKEN
         end = min(len(prompt), self._max_tokens * BYTES_PER_TOKEN) - size
         seed = xxh64_intdigest(model.encode())
         chain: list[int] = []
@@ -98,28 +98,24 @@ class PrefixIndex:
             chain.append(seed)
         return chain
 
-    def match(self, chain: Sequence[int], rows: Rows) -> None:
-        """Write into the table how many leading blocks each of the rows holds, and how many there are."""
-        table = self._table
-        matched = table.prefix_matched
-        if self._touched:
-            matched[self._touched] = 0.0
-            self._touched = []
-        table.prompt_blocks = len(chain)
+    def match(self, chain: Sequence[int], rows: Rows) -> Floats:
+        """Return how many leading blocks of the chain each row holds: a fresh array, in the rows' order."""
+        matched: Floats = np.zeros(rows.size)
         holders = self._holders
         if not chain or chain[0] not in holders:
-            return
-        alive = bits_of(rows)
+            return matched
+        every = alive = bits_of(rows)
         length = 0
         for block in chain:
             still = holders.get(block, 0) & alive
             if still != alive:
-                self._settle(alive & ~still, length)
+                _settle(matched, every, alive & ~still, length)
                 alive = still
                 if not alive:
-                    return
+                    return matched
             length += 1
-        self._settle(alive, length)
+        _settle(matched, every, alive, length)
+        return matched
 
     def record(self, chain: Sequence[int], row: int) -> None:
         """Note that the row is going to hold these blocks.
@@ -148,7 +144,7 @@ class PrefixIndex:
         tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])
         if tokens <= 0 or not self._auto:
             return self._default_capacity
-        return min(max(1, tokens // self._table.block_tokens), MAX_CAPACITY)
+        return min(max(1, tokens // self.block_tokens), MAX_CAPACITY)
 
     def forget(self, row: int) -> None:
         """Drop all that is known of the row."""
@@ -171,17 +167,18 @@ class PrefixIndex:
                 del holders[block]
         self.entries -= max(count, 0)
 
-    def _settle(self, bits: int, length: int) -> None:
-        """Write `length` for every row of the bit set."""
-        if not length:
-            return
-        matched, touched = self._table.prefix_matched, self._touched
-        while bits:
-            lowest = bits & -bits
-            row = lowest.bit_length() - 1
-            matched[row] = length
-            touched.append(row)
-            bits ^= lowest
+
+def _settle(matched: Floats, every: int, bits: int, length: int) -> None:
+    """Write `length` at the position that each row of the bit set `bits` has among the rows of `every`."""
+    if not length:
+        return
+    if bits == every:
+        matched[:] = length
+        return
+    while bits:
+        lowest = bits & -bits
+        matched[(every & (lowest - 1)).bit_count()] = length
+        bits ^= lowest
 
 
 def bits_of(rows: Rows) -> int:

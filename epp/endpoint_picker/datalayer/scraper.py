@@ -12,12 +12,12 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from endpoint_picker.config.build import ScrapePlan
 from endpoint_picker.datalayer.http_response import ResponseError, ResponseReader
-from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
-from endpoint_picker.datalayer.table import Endpoint, EndpointTable
-from endpoint_picker.observability.faults import FaultLog
+from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.scrape_plan import ScrapePlan
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.faults import FaultLog
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,23 +42,20 @@ class Scraper:
 
     def __init__(
         self,
-        table: EndpointTable,
-        ledger: Ledger,
+        columns: ScrapeColumns,
         plan: ScrapePlan | None,
         *,
         clock: Callable[[], float],
         interval: float = 0.05,
         max_in_flight: int = MAX_IN_FLIGHT,
-        on_block_size: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take seconds for `interval` and clock; `on_block_size` is called when a server reports another."""
-        self.table = table
-        self._ledger = ledger
+        """Write into `columns`; take seconds for `interval` and clock."""
+        self.table = columns.table
+        self._columns = columns
         self._plan = plan
         self._clock = clock
         self._interval = interval
         self._max_in_flight = max_in_flight
-        self._on_block_size = on_block_size
         self._targets: dict[int, _Target] = {}
         self._version = -1
         self._in_flight = 0
@@ -68,7 +65,7 @@ class Scraper:
         """Pages read."""
         self.failures = 0
         """Scrapes that brought nothing: no connection, no usable page, too late."""
-        table.on_free(self._drop)
+        self.table.on_free(self._drop)
 
     @property
     def in_flight(self) -> int:
@@ -101,7 +98,7 @@ class Scraper:
     def tick(self) -> None:
         """Expire what is old, give up what is late, ask whoever is idle and due."""
         now = self._clock()
-        self.table.expire(now)
+        self._columns.expire(now)
         if self._version != self.table.version:
             self._follow()
         for target in self._targets.values():
@@ -152,7 +149,7 @@ class Scraper:
     def started(self, row: int) -> None:
         """Note that a request to the row's server is about to be sent."""
         self._in_flight += 1
-        self._ledger.scrape_started(row)
+        self._columns.started(row)
 
     def ended(self) -> None:
         """Note that a request is over, whatever came of it."""
@@ -164,18 +161,8 @@ class Scraper:
 
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
         """Write a reading into the row's scrape columns, its age counted from when it was asked for."""
-        table = self.table
         self.scrapes += 1
-        table.waiting[row] = reading.waiting
-        table.running[row] = reading.running
-        table.kv_usage[row] = reading.kv_usage
-        table.scraped_at[row] = asked_at
-        self._ledger.scrape_succeeded(row)
-        if reading.num_blocks:
-            table.num_blocks[row] = reading.num_blocks
-        if reading.block_size and reading.block_size != table.block_size[row]:
-            table.block_size[row] = reading.block_size
-            self._on_block_size()
+        self._columns.write(row, reading, asked_at)
 
 
 class _Target:
@@ -199,12 +186,9 @@ class _Target:
         self._owner = owner
         self._row = row
         self.endpoint = endpoint
-        extractor = plan.extractor
-        self._page = PageReader(
-            engine_of(endpoint.labels, extractor.engine_label_key, extractor.default_engine)
-        )
+        self._page = PageReader(engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine))
         self._request = (
-            f"GET {plan.source.path} HTTP/1.1\r\nHost: {endpoint.hostport}\r\n"
+            f"GET {plan.path} HTTP/1.1\r\nHost: {endpoint.hostport}\r\n"
             "Accept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: headroom-epp\r\n\r\n"
         ).encode("ascii")
         self._response = ResponseReader(MAX_PAGE_BYTES)

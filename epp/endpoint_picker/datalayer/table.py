@@ -1,8 +1,8 @@
 """The endpoint table: a row an endpoint, a numpy column a signal. It does no I/O and reads no clock.
 
-Columns have one writer each: the scrape columns belong to the scraper, the in-flight columns to the ledger,
-the match column to the prefix index, identity and readiness to `replace`. In every scrape column NaN means
-*unknown* (never scraped, or too old): arithmetic carries it along, so no reader mistakes it for idle.
+Columns have one writer each: the scrape columns belong to `ScrapeColumns`, the in-flight columns to the
+ledger, identity and readiness to `replace`. In every scrape column NaN means *unknown* (never scraped, or too
+old): arithmetic carries it along, so no reader mistakes it for idle.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +60,6 @@ class EndpointTable:
         "_free",
         "_on_free",
         "block_size",
-        "block_tokens",
         "endpoints",
         "generation",
         "hostports",
@@ -68,8 +67,6 @@ class EndpointTable:
         "inflight_tokens",
         "kv_usage",
         "num_blocks",
-        "prefix_matched",
-        "prompt_blocks",
         "ready",
         "ready_rows",
         "running",
@@ -106,12 +103,6 @@ class EndpointTable:
         """Uncached prompt tokens that were sent and have not been computed yet."""
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
-        # Of the request being decided on, written by the prefix index.
-        self.prefix_matched: Floats = np.zeros(size)
-        """Leading blocks of the prompt that the row is believed to hold."""
-        self.prompt_blocks = 0
-        self.block_tokens = 64
-
         self.ready_rows: Rows = _EMPTY
         self.version = 0
         """Grows with every change of identity or readiness."""
@@ -240,6 +231,5 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "inflight_requests": 0,
     "inflight_tokens": 0,
     "unseen": 0,
-    "prefix_matched": 0,
 }
 """Every growing column with the value of a row without tenant."""

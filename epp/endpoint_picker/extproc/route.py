@@ -6,7 +6,7 @@ from typing import Any
 
 from endpoint_picker.decision import Router
 from endpoint_picker.extproc.picking import Picking
-from endpoint_picker.observability.faults import FaultLog
+from endpoint_picker.faults import FaultLog
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.transport import HandlerFactory, Stream
 from ext_proc.budget import BodyBudget

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, field_validator
+from typing_extensions import override
 
 from cluster_client.durations import seconds
 from endpoint_picker.datalayer.table import EndpointTable, Rows
-from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+from endpoint_picker.scheduling.plugin import PluginParams, SaturationDetector
 
 
 class UtilizationParams(PluginParams):
@@ -23,7 +24,7 @@ class UtilizationParams(PluginParams):
     _duration = field_validator("metrics_staleness_threshold", mode="before")(seconds)
 
 
-class UtilizationDetector(Plugin):
+class UtilizationDetector(SaturationDetector):
     """Mean over the candidates of max(q / q threshold, kv / kv threshold), q = waiting + unseen.
 
     An endpoint whose metrics are missing or older than the threshold counts 1.0: what is not known is no
@@ -39,6 +40,7 @@ class UtilizationDetector(Plugin):
         self._kv = params.kv_cache_util_threshold
         self._max_age = params.metrics_staleness_threshold
 
+    @override
     def saturation(self, rows: Rows, table: EndpointTable, now: float) -> float:
         """Return the load of the rows over their capacity; from 1.0 on they are saturated."""
         if not rows.size:

@@ -1,19 +1,27 @@
-"""Gauges over the endpoint table, read when Prometheus asks. Reads the router's state, changes none."""
+"""Gauges over the endpoint table, read when Prometheus asks. They change nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from endpoint_picker.datalayer.scraper import Scraper
+from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
-from endpoint_picker.routing import PoolRouter
+from endpoint_picker.scheduling.plugin import Pool
+from inference_api.offered import Offered
 
 
-def pool_figures(router: PoolRouter) -> PoolFigures:
+class ScrapeCounts(NamedTuple):
+    """How the scraping goes, read when it is asked for."""
+
+    scrapes: Callable[[], int]
+    failures: Callable[[], int]
+
+
+def pool_figures(table: EndpointTable) -> PoolFigures:
     """Return the averages over the ready endpoints; an endpoint without fresh metrics is left out of them."""
-    table = router.table
     rows = table.ready_rows
     return PoolFigures(
         ready_endpoints=int(rows.size),
@@ -23,14 +31,16 @@ def pool_figures(router: PoolRouter) -> PoolFigures:
     )
 
 
-def add_pool_gauges(metrics: PickerMetrics, pool: str, router: PoolRouter, scraper: Scraper) -> None:
-    """Add the gauges of single endpoints, of the prefix index and of scraping."""
-    table = router.table
+def add_pool_gauges(
+    metrics: PickerMetrics, name: str, pool: Pool, offered: Callable[[], Offered], scraping: ScrapeCounts
+) -> None:
+    """Add the gauges of single endpoints, of the prefix index, of scraping and of the texts offered."""
+    table = pool.table
 
     def queues() -> Iterator[tuple[Labels, float]]:
         for row in table.ready_rows.tolist():
             if not np.isnan(table.waiting[row]):
-                yield (pool, table.hostports[row]), float(table.waiting[row])
+                yield (name, table.hostports[row]), float(table.waiting[row])
 
     def column(values: NDArray[np.generic]) -> Iterator[tuple[Labels, float]]:
         for row in table.occupied():
@@ -46,14 +56,16 @@ def add_pool_gauges(metrics: PickerMetrics, pool: str, router: PoolRouter, scrap
         "inflight_requests", "Reserved requests.", where, lambda: column(table.inflight_requests)
     )
     metrics.read_each("inflight_tokens", "Reserved tokens.", where, lambda: column(table.inflight_tokens))
-    metrics.read("prefix_indexer_size", "Entries of the prefix index.", lambda: router.index.entries)
-    metrics.read("datalayer_scrapes", "Metrics pages read.", lambda: scraper.scrapes)
-    metrics.read("datalayer_scrape_failures", "Scrapes without a page.", lambda: scraper.failures)
+    metrics.read("prefix_indexer_size", "Entries of the prefix index.", lambda: pool.index.entries)
+    metrics.read("datalayer_scrapes", "Metrics pages read.", scraping.scrapes)
+    metrics.read("datalayer_scrape_failures", "Scrapes without a page.", scraping.failures)
     metrics.read(
-        "config_valid", "1: the configuration offered last is in use.", lambda: not router.config_error
+        "config_valid", "1: the configuration offered last is in use.", lambda: not offered().config.error
     )
     metrics.read(
-        "priorities_valid", "1: the priorities offered last are in use.", lambda: not router.priorities_error
+        "priorities_valid",
+        "1: the priorities offered last are in use.",
+        lambda: not offered().priorities.error,
     )
 
 

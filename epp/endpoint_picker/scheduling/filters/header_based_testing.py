@@ -3,22 +3,26 @@
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.plugin import Plugin
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import Filter
 
 HEADER: Final = "test-epp-endpoint-selection"
 
 
-class HeaderBasedTestingFilter(Plugin):
+class HeaderBasedTestingFilter(Filter):
     """Header value: comma list of "ip" (every port of it) or "ip:port"; absent keeps all."""
 
     __slots__ = ()
     type_name = "header-based-testing-filter"
 
-    def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+    @override
+    def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
         """Return the rows that the header names."""
+        rows = candidates.rows
         named = request.headers.get(HEADER)
         if not named:
             return rows

@@ -5,10 +5,12 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import Filter, PluginParams
 
 
 class Requirement(PluginParams):
@@ -54,7 +56,7 @@ class LabelSelectorParams(PluginParams):
         )
 
 
-class LabelSelectorFilter(Plugin):
+class LabelSelectorFilter(Filter):
     """Keeps matching endpoints; which match is worked out once a version of the table."""
 
     __slots__ = ("_mask", "_selector", "_table", "_version")
@@ -67,11 +69,13 @@ class LabelSelectorFilter(Plugin):
         self._version = -1
         self._mask = np.zeros(0, dtype=np.bool_)
 
-    def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+    @override
+    def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
         """Return the rows whose labels match."""
         if table.version != self._version or table is not self._table:
             self._mask = np.array(
                 [each is not None and self._selector.matches(each.labels) for each in table.endpoints]
             )
             self._table, self._version = table, table.version
+        rows = candidates.rows
         return rows[self._mask[rows]]

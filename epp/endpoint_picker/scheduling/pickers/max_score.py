@@ -2,15 +2,18 @@
 
 from typing import Final
 
+from typing_extensions import override
+
 from endpoint_picker.datalayer.table import Floats, Rows
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.pickers.params import PickerParams, highest
-from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+from endpoint_picker.scheduling.plugin import Picker, RandomSource
 
 #: Scores closer than this are a tie: sums of floats differ by less for no reason of ours.
 TIE: Final = 1e-9
 
 
-class MaxScorePicker(Plugin):
+class MaxScorePicker(Picker):
     """Takes the highest scores in order; equal ones in random order."""
 
     __slots__ = ("_count",)
@@ -20,7 +23,8 @@ class MaxScorePicker(Plugin):
     def __init__(self, params: PickerParams) -> None:
         self._count = params.count
 
-    def pick(self, scores: Floats, rng: RandomSource) -> Rows:
+    @override
+    def pick(self, candidates: Candidates, scores: Floats, rng: RandomSource) -> Rows:
         """Return positions by falling score."""
         keys = rng.random(scores.size)
         keys *= TIE

@@ -3,16 +3,18 @@
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from endpoint_picker.datalayer.table import Floats, Rows
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.pickers.params import PickerParams, highest
-from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+from endpoint_picker.scheduling.plugin import Picker, RandomSource
 
 #: Scores up to this count as 0: nobody is meant to win once in a billion, and the division stays finite.
 NEGLIGIBLE: Final = 1e-9
 
 
-class WeightedRandomPicker(Plugin):
+class WeightedRandomPicker(Picker):
     """Sampling without replacement by A-Res: key U^(1/score), a score of 0 last; uniform when all are 0."""
 
     __slots__ = ("_count",)
@@ -22,7 +24,8 @@ class WeightedRandomPicker(Plugin):
     def __init__(self, params: PickerParams) -> None:
         self._count = params.count
 
-    def pick(self, scores: Floats, rng: RandomSource) -> Rows:
+    @override
+    def pick(self, candidates: Candidates, scores: Floats, rng: RandomSource) -> Rows:
         """Return positions in sampled order."""
         draw = rng.random(scores.size)
         positive = scores > NEGLIGIBLE

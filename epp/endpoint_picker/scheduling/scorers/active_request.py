@@ -4,10 +4,12 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
-from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import PluginParams, Scorer
 
 
 class ActiveRequestParams(PluginParams):
@@ -19,21 +21,22 @@ class ActiveRequestParams(PluginParams):
     """Ceiling of the score of a server above the threshold."""
 
 
-class ActiveRequestScorer(Plugin):
+class ActiveRequestScorer(Scorer):
     """1 when c <= idle threshold, else (max - c) / max * ceiling; c counts this picker's requests."""
 
     __slots__ = ("_ceiling", "_idle")
     type_name = "active-request-scorer"
     params_type = ActiveRequestParams
     bounded: ClassVar[bool] = True
-    needs_prompt: ClassVar[bool] = False
 
     def __init__(self, params: ActiveRequestParams) -> None:
         self._idle = params.idle_threshold
         self._ceiling = params.max_busy_score
 
-    def score(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
+    @override
+    def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return the score of each row by its requests in flight."""
+        rows = candidates.rows
         count = table.inflight_requests[rows]
         most = count.max()
         if most <= self._idle:

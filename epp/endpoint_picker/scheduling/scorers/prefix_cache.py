@@ -4,10 +4,12 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
-from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.plugin import Plugin, PluginParams
+from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
+from endpoint_picker.scheduling.plugin import PluginParams, Scorer
 
 
 class PrefixCacheParams(PluginParams):
@@ -19,26 +21,27 @@ class PrefixCacheParams(PluginParams):
     """Match length, tokens, that is worth the full share."""
 
 
-class PrefixCacheScorer(Plugin):
+class PrefixCacheScorer(Scorer):
     """w * min(1, match / scale)^2 + (1 - w) * match / total; 0 for a prompt of no full block."""
 
     __slots__ = ("_scale", "_weight")
     type_name = "prefix-cache-scorer"
     params_type = PrefixCacheParams
     bounded: ClassVar[bool] = True
-    needs_prompt: ClassVar[bool] = True
+    consumes: ClassVar[frozenset[str]] = frozenset({PREFIX_MATCH})
 
     def __init__(self, params: PrefixCacheParams) -> None:
         self._weight = params.match_length_weight
         self._scale = float(params.match_length_scale_tokens)
 
-    def score(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
+    @override
+    def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return the believed cached part of the prompt on each row."""
-        matched: Floats = table.prefix_matched[rows]
-        if not table.prompt_blocks:
-            return np.zeros(rows.size)
-        ratio: Floats = matched / table.prompt_blocks
+        matched: Floats = candidates.prefix_matched
+        if not candidates.prompt_blocks:
+            return np.zeros(candidates.rows.size)
+        ratio: Floats = matched / candidates.prompt_blocks
         if not self._weight:
             return ratio
-        length = np.minimum(1.0, matched * (table.block_tokens / self._scale))
+        length = np.minimum(1.0, matched * (candidates.block_tokens / self._scale))
         return self._weight * length * length + (1.0 - self._weight) * ratio

@@ -2,20 +2,24 @@
 
 from typing import ClassVar
 
-from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from typing_extensions import override
+
+from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.plugin import Plugin
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import Scorer
 from endpoint_picker.scheduling.relative import lower_is_better
 
 
-class QueueScorer(Plugin):
+class QueueScorer(Scorer):
     """(max - q) / (max - min) with q = waiting + unseen; without any metrics q = requests in flight."""
 
     __slots__ = ()
     type_name = "queue-scorer"
     bounded: ClassVar[bool] = True
-    needs_prompt: ClassVar[bool] = False
 
-    def score(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
+    @override
+    def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return 1.0 for the shortest queue, 0.0 for the longest, linear between."""
+        rows = candidates.rows
         return lower_is_better(table.waiting[rows] + table.unseen[rows], table.inflight_requests[rows])

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from endpoint_picker.config.build import ScrapePlan
-from endpoint_picker.config.settings_plugins import ExtractorParams, SourceParams
 from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Reservation
 from pool_space import until
 
-PLAN = ScrapePlan(SourceParams(), ExtractorParams())
+PLAN = ScrapePlan("/metrics", "llm-d.ai/engine-type", "vllm")
 PAGE = """# TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{{engine="0"}} {waiting}
 vllm:num_requests_running{{engine="0"}} 1
@@ -74,7 +74,8 @@ async def scraping_of(
 ) -> AsyncIterator[tuple[Scraper, EndpointTable, Ledger]]:
     table = EndpointTable()
     ledger = Ledger(table)
-    scraper = Scraper(table, ledger, PLAN, clock=time.monotonic, interval=0.02, max_in_flight=max_in_flight)
+    columns = ScrapeColumns(table, ledger)
+    scraper = Scraper(columns, PLAN, clock=time.monotonic, interval=0.02, max_in_flight=max_in_flight)
     table.replace(endpoint(port) for port in ports)
     task = asyncio.create_task(scraper.run())
     try:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from endpoint_picker.config.build import PickerConfig, build
+from endpoint_picker.config.build import build
 from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.file_discovery import endpoints_in
 from endpoint_picker.scheduling.plugin import Plugin
+from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
 REGISTRY = Registry.installed()
@@ -23,17 +25,17 @@ def built(text: str) -> PickerConfig:
 
 
 def weights(config: PickerConfig) -> dict[str, float]:
-    return {each.name: each.weight for each in config.profile.scorers}
+    return {each.name: each.weight for each in config.scheduling.profiles[0].scorers}
 
 
 @pytest.mark.parametrize("text", ["", "  \n", DEFAULT_PICKER_CONFIG])
 def test_the_default(text: str) -> None:
     config = built(text)
     assert weights(config) == {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
-    assert config.profile.name == "default"
-    assert config.profile.needs_prompt
+    assert config.scheduling.profiles[0].name == "default"
+    assert config.scheduling.profiles[0].producers
     assert config.scrape is not None
-    assert config.scrape.source.path == "/metrics"
+    assert config.scrape.path == "/metrics"
     assert config.warnings == ()
 
 
@@ -48,7 +50,7 @@ def test_without_profiles_one_holds_all_plugins_in_order() -> None:
         "plugins: [{type: load-aware-scorer}, {type: queue-scorer, name: q}, {type: random-picker}]"
     )
     assert weights(config) == {"load-aware-scorer": 1, "q": 1}
-    assert not config.profile.needs_prompt
+    assert not config.scheduling.profiles[0].producers
 
 
 def test_an_instance_is_referred_to_by_its_name() -> None:
@@ -59,7 +61,7 @@ plugins:
 - {type: single-profile-handler}
 schedulingProfiles: [{name: mine, plugins: [{pluginRef: soft, weight: 0.5}, {pluginRef: hard}]}]
 """)
-    assert config.profile.name == "mine"
+    assert config.scheduling.profiles[0].name == "mine"
     assert weights(config) == {"soft": 0.5, "hard": 1}
 
 
@@ -75,11 +77,12 @@ dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: 
 flowControl: {saturationDetector: {pluginRef: full}}
 featureGates: ["flowControl=false"]
 """)
-    assert config.prefix.block_size_tokens == 128
-    assert config.prefix.max_tokens == 1280
+    (prefix,) = [each for each in config.scheduling.plugins if isinstance(each, ApproxPrefixCacheProducer)]
+    assert prefix.params.block_size_tokens == 128
+    assert prefix.params.max_tokens == 1280
     assert config.scrape is not None
-    assert config.scrape.source.path == "/prom"
-    assert config.scrape.extractor.default_engine == "sglang"
+    assert config.scrape.path == "/prom"
+    assert config.scrape.default_engine == "sglang"
 
 
 def test_scraping_can_be_left_out() -> None:
@@ -88,7 +91,7 @@ def test_scraping_can_be_left_out() -> None:
 
 def test_renamed_types_are_read_with_a_warning() -> None:
     config = built("plugins: [{type: by-label-selector, parameters: {matchLabels: {a: b}}}]")
-    assert len(config.profile.filters) == 1
+    assert len(config.scheduling.profiles[0].filters) == 1
     assert "label-selector-filter" in config.warnings[0]
 
 

@@ -23,8 +23,8 @@ def prompt_of(letters: str) -> bytes:
 
 
 def matched(index: PrefixIndex, table: EndpointTable, letters: str, model: str = "m") -> list[int]:
-    index.match(index.hashes(model, prompt_of(letters)), table.ready_rows)
-    return [int(table.prefix_matched[row]) for row in table.ready_rows]
+    found = index.match(index.hashes(model, prompt_of(letters)), table.ready_rows)
+    return [int(length) for length in found]
 
 
 def test_each_endpoint_gets_the_length_of_its_own_contiguous_match() -> None:
@@ -34,7 +34,6 @@ def test_each_endpoint_gets_the_length_of_its_own_contiguous_match() -> None:
     index.record(index.hashes("m", prompt_of("abcd")), first)
     index.record(index.hashes("m", prompt_of("abX")), second)
     assert matched(index, table, "abcde") == [4, 2, 0]
-    assert table.prompt_blocks == 5
     # Holding a later block without the first is no match.
     index.record(index.hashes("m", prompt_of("abcde"))[3:], third)
     assert matched(index, table, "abcde") == [4, 2, 0]
@@ -47,7 +46,6 @@ def test_a_match_does_not_linger_for_the_next_request() -> None:
     assert matched(index, table, "ab") == [2, 0]
     assert matched(index, table, "zz") == [0, 0]
     assert matched(index, table, "") == [0, 0]
-    assert table.prompt_blocks == 0
 
 
 def test_another_model_shares_nothing() -> None:
@@ -96,14 +94,14 @@ def test_capacity_and_block_size_follow_what_servers_report() -> None:
     first, second = table.ready_rows.tolist()
     table.block_size[first], table.num_blocks[first] = 16, 8000
     index.follow_block_size()
-    assert table.block_tokens == 64
+    assert index.block_tokens == 64
     assert index.capacity(first) == 2000
     table.block_size[second], table.num_blocks[second] = 128, 1 << 40
     index.follow_block_size()
-    assert table.block_tokens == 128
+    assert index.block_tokens == 128
     assert index.capacity(second) == MAX_CAPACITY
     index.configure(auto=False, capacity=77)
-    assert (table.block_tokens, index.capacity(first)) == (64, 77)
+    assert (index.block_tokens, index.capacity(first)) == (64, 77)
 
 
 def test_the_total_is_bounded_and_the_largest_server_gives_way() -> None:
@@ -113,8 +111,7 @@ def test_the_total_is_bounded_and_the_largest_server_gives_way() -> None:
     index.record(list(range(190)), first)
     index.record(list(range(1000, 1050)), second)
     assert index.entries == 200
-    index.match(list(range(1000, 1050)), table.ready_rows)
-    assert table.prefix_matched[second] == 50
+    assert index.match(list(range(1000, 1050)), table.ready_rows).tolist() == [0, 50, 0]
 
 
 def test_a_removed_endpoint_is_forgotten_before_its_row_has_another_tenant() -> None:
@@ -178,13 +175,15 @@ def test_agrees_with_the_naive_index(history: list[tuple[str, str, int]], asked:
             naive.recent.pop(row, None)
         assert index.entries == sum(map(len, naive.recent.values()))
     assert matched(index, table, asked) == [naive.match(asked, row) for row in table.ready_rows.tolist()]
-    # Only rows that were asked for are matched.
-    index.match(index.hashes("m", prompt_of(asked)), table.ready_rows[1:2])
-    assert [row for row in range(4) if table.prefix_matched[row] and row != table.ready_rows[1]] == []
+    # Only rows that are asked for are matched, in their order.
+    some = table.ready_rows[1:4:2]
+    found = index.match(index.hashes("m", prompt_of(asked)), some)
+    assert found.tolist() == [naive.match(asked, row) for row in some.tolist()]
 
 
 @pytest.mark.parametrize("size", [63, 5000])
 def test_configured_block_sizes_stay_within_bounds(size: int) -> None:
     table = table_of(1)
-    PrefixIndex(table).configure(block_tokens=size)
-    assert 64 <= table.block_tokens <= 1024
+    index = PrefixIndex(table)
+    index.configure(block_tokens=size)
+    assert 64 <= index.block_tokens <= 1024

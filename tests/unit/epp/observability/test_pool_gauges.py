@@ -1,15 +1,13 @@
 """Gauges over the pool as a scraper reads them."""
 
 import math
-import time
 
 from prometheus_client import CollectorRegistry
 
-from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.observability.pool_gauges import add_pool_gauges, pool_figures
+from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
 
@@ -24,9 +22,9 @@ def test_single_endpoints_and_averages() -> None:
     assert isinstance(pick, Decision)
 
     metrics, registry = PickerMetrics(), CollectorRegistry()
-    scraper = Scraper(table, router.ledger, None, clock=time.monotonic)
-    add_pool_gauges(metrics, "p", router, scraper)
-    metrics.read_pool("p", lambda: pool_figures(router))
+    counts = ScrapeCounts(lambda: 7, lambda: 2)
+    add_pool_gauges(metrics, "p", router.pool, lambda: router.offered, counts)
+    metrics.read_pool("p", lambda: pool_figures(table))
     metrics.register(registry)
 
     def value(metric: str, **labels: str) -> float | None:
@@ -41,6 +39,7 @@ def test_single_endpoints_and_averages() -> None:
         value("inflight_requests", endpoint_name=f"s{at}", namespace="ns", port="8000") for at in (1, 2, 3)
     ]
     assert sorted(each or 0.0 for each in held) == [0, 0, 1]
+    assert (value("datalayer_scrapes"), value("datalayer_scrape_failures")) == (7, 2)
     assert value("config_valid") == 1
     router.apply_config("kind: Nonsense")
     assert value("config_valid") == 0

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from endpoint_picker.config.registry import Registry
-from endpoint_picker.datalayer.prefix_index import PrefixIndex
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
 from endpoint_picker.decision import Decision, Refusal, Router
 from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT, Decisions
@@ -19,7 +19,8 @@ from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
-from endpoint_picker.scheduling.plugin import Filter, NoParams, Plugin
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import Filter, Follower, NoParams, Plugin
 from inference_api.offered import OfferedText, Uses, text_mark
 
 SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
@@ -128,7 +129,7 @@ def test_a_prompt_returns_to_where_its_prefix_is() -> None:
     assert again.endpoint == first.endpoint
     assert again.prefix_hit == 8 / 9
     assert again.reservations[0].tokens == (2300 + 14) // 4 - 8 * 64
-    assert router.matched_blocks > 0
+    assert router.scheduler.matched_blocks > 0
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_only_the_subset_is_picked_from(subset: list[str] | None, allowed: set[i
 def test_a_subset_that_leaves_nothing_is_no_endpoint(subset: list[str]) -> None:
     router = router_of(3)
     assert refused(router, subset=subset) is Outcome.NO_ENDPOINTS
-    assert router.refused_no_endpoints == 1
+    assert router.scheduler.refused_no_endpoints == 1
 
 
 def test_no_ready_endpoint() -> None:
@@ -186,7 +187,7 @@ def test_only_negative_priority_is_shed_and_only_under_saturation(
     assert isinstance(answer, Refusal) == shed
     if isinstance(answer, Refusal):
         assert answer.outcome is Outcome.SATURATED
-        assert router.refused_saturated == 1
+        assert router.scheduler.refused_saturated == 1
 
 
 def test_priorities_are_swapped_while_running() -> None:
@@ -275,7 +276,7 @@ def test_decisions_are_kept_with_their_scores_only_while_somebody_looks() -> Non
     assert router.decisions.page()["decisions"] == []
 
 
-class TakesTurns(Plugin, Filter):
+class TakesTurns(Filter):
     """Keeps one candidate, another one with every call."""
 
     __slots__ = ("_calls",)
@@ -285,19 +286,26 @@ class TakesTurns(Plugin, Filter):
         self._calls = 0
 
     @override
-    def filter(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+    def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
         self._calls += 1
+        rows = candidates.rows
         at = self._calls % rows.size
         return rows[at : at + 1]
 
 
-def test_recording_runs_no_plugin_a_second_time() -> None:
+def with_plugin(config: str, kind: type[Plugin]) -> PoolRouter:
     installed = Registry.installed()
-    loaders = {name: partial(installed.find, name, "") for name in installed.types}
-    registry = Registry({**loaders, "takes-turns": lambda: TakesTurns})
-    router = build_router(
-        config_text="plugins: [{type: takes-turns}, {type: queue-scorer}]", clock=Clock(), registry=registry
-    )
+    loaders: dict[str, Callable[[], object]] = {
+        name: partial(installed.find, name, "") for name in installed.types
+    }
+    registry = Registry({**loaders, kind.type_name: lambda: kind})
+    router = build_router(config_text=config, clock=Clock(), registry=registry, rng=np.random.default_rng(1))
+    assert not router.config_error
+    return router
+
+
+def test_recording_runs_no_plugin_a_second_time() -> None:
+    router = with_plugin("plugins: [{type: takes-turns}, {type: queue-scorer}]", TakesTurns)
     router.replace_endpoints(endpoints(3))
     unseen = [routed(router).endpoint for _ in range(6)]
     router.decisions.recording = True
@@ -314,22 +322,26 @@ class BrokenDecisions(Decisions):
         raise ZeroDivisionError
 
 
-class BrokenIndex(PrefixIndex):
-    """Fails to remember a prompt."""
+class BrokenFollower(Follower):
+    """Fails on everything that it follows."""
+
+    __slots__ = ()
+    type_name = "broken-follower"
 
     @override
-    def record(self, *_given: object) -> None:
+    def decided(self, *_given: object) -> None:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("broken", ["decisions", "index"])
+@pytest.mark.parametrize("broken", ["recorder", "follower"])
 def test_a_fault_within_the_decision_leaves_no_reservation(broken: str) -> None:
-    router = router_of(3)
-    if broken == "decisions":
-        router.decisions = BrokenDecisions()
-        router.decisions.recording = True
+    if broken == "recorder":
+        router = router_of(3)
+        router.scheduler.recorder = BrokenDecisions()
+        router.scheduler.recorder.recording = True
     else:
-        router.index = BrokenIndex(router.table)
+        router = with_plugin("plugins: [{type: broken-follower}]", BrokenFollower)
+        router.replace_endpoints(endpoints(3))
     with pytest.raises(ZeroDivisionError):
         decided(router, request(b"x" * 1000), None)
     assert router.ledger.held == 0

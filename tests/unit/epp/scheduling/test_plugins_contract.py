@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Scorer
 
 README = Path(__file__).parents[4] / "epp" / "README.md"
@@ -29,7 +30,7 @@ FRACTION = st.one_of(st.just(np.nan), st.floats(0, 1))
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> EndpointTable:
+def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
     count = draw(st.integers(1, 20))
     table = EndpointTable()
     table.replace(
@@ -43,14 +44,21 @@ def tables(draw: st.DrawFn) -> EndpointTable:
     table.inflight_requests[rows] = flights
     table.unseen[rows] = [draw(st.integers(0, flight)) for flight in flights]
     table.inflight_tokens[rows] = np.array(flights) * 1000
-    table.prompt_blocks = draw(st.integers(0, 50))
-    table.prefix_matched[rows] = [draw(st.integers(0, table.prompt_blocks)) for _ in range(count)]
-    return table
+    candidates = Candidates(rows)
+    candidates.prompt_blocks = draw(st.integers(0, 50))
+    candidates.block_tokens = 64
+    lengths = [draw(st.integers(0, candidates.prompt_blocks)) for _ in range(count)]
+    candidates.prefix_matched = np.array(lengths, dtype=np.float64)
+    return table, candidates
 
 
 REQUEST = InferenceRequest(
     request_id="r", model="m", headers={"test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000"}
 )
+
+
+def candidates_of(count: int) -> Candidates:
+    return Candidates(np.arange(count))
 
 
 def test_the_types_of_the_default_configuration_are_installed() -> None:
@@ -81,26 +89,34 @@ def test_the_readme_names_every_type_and_every_parameter() -> None:
 
 @pytest.mark.parametrize("name", named(Scorer))
 @settings(deadline=None, max_examples=60)
-@given(table=tables())
-def test_scores_are_one_a_row_within_zero_and_one_and_change_nothing(name: str, table: EndpointTable) -> None:
-    before = [column.copy() for column in (table.waiting, table.kv_usage, table.unseen, table.prefix_matched)]
+@given(situation=situations())
+def test_scores_are_one_a_row_within_zero_and_one_and_change_nothing(
+    name: str, situation: tuple[EndpointTable, Candidates]
+) -> None:
+    table, candidates = situation
+    before = [
+        column.copy() for column in (table.waiting, table.kv_usage, table.unseen, candidates.prefix_matched)
+    ]
     rows = table.ready_rows.copy()
-    scores = INSTANCES[name].score(REQUEST, table.ready_rows, table)
+    scores = INSTANCES[name].score(REQUEST, candidates, table)
     assert scores.dtype == np.float64
     assert scores.shape == rows.shape
     assert ((scores >= 0) & (scores <= 1)).all()
     scores *= 2  # the caller may change what it was given
-    after = (table.waiting, table.kv_usage, table.unseen, table.prefix_matched)
+    after = (table.waiting, table.kv_usage, table.unseen, candidates.prefix_matched)
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old, new)
     np.testing.assert_array_equal(rows, table.ready_rows)
 
 
 @pytest.mark.parametrize("name", named(Filter))
-@given(table=tables())
+@given(situation=situations())
 @settings(deadline=None, max_examples=40)
-def test_a_filter_returns_some_of_the_rows_in_their_order(name: str, table: EndpointTable) -> None:
-    kept = INSTANCES[name].filter(REQUEST, table.ready_rows, table).tolist()
+def test_a_filter_returns_some_of_the_rows_in_their_order(
+    name: str, situation: tuple[EndpointTable, Candidates]
+) -> None:
+    table, candidates = situation
+    kept = INSTANCES[name].filter(REQUEST, candidates, table).tolist()
     assert kept == [row for row in table.ready_rows.tolist() if row in set(kept)]
 
 
@@ -112,7 +128,9 @@ def test_a_picker_names_different_positions_as_many_as_asked_for(
 ) -> None:
     kind = CLASSES[name]
     picker: Any = kind(kind.params_type.model_validate({"maxNumOfEndpoints": count}))
-    positions = picker.pick(np.array(scores), np.random.default_rng(seed)).tolist()
+    positions = picker.pick(
+        candidates_of(len(scores)), np.array(scores), np.random.default_rng(seed)
+    ).tolist()
     assert len(positions) == min(max(1, count), len(scores))
     assert len(set(positions)) == len(positions)
     assert set(positions) <= set(range(len(scores)))
@@ -120,4 +138,4 @@ def test_a_picker_names_different_positions_as_many_as_asked_for(
 
 @pytest.mark.parametrize("name", named(Picker))
 def test_three_endpoints_are_named_unless_told_otherwise(name: str) -> None:
-    assert INSTANCES[name].pick(np.ones(9), np.random.default_rng(1)).size == 3
+    assert INSTANCES[name].pick(candidates_of(9), np.ones(9), np.random.default_rng(1)).size == 3

@@ -5,6 +5,7 @@ import pytest
 
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import NoParams
 from endpoint_picker.scheduling.scorers.active_request import ActiveRequestParams, ActiveRequestScorer
 from endpoint_picker.scheduling.scorers.kv_cache_utilization import KvCacheUtilizationScorer
@@ -26,6 +27,14 @@ def table_with(count: int, **columns: list[float]) -> EndpointTable:
     return table
 
 
+def matched(table: EndpointTable, lengths: list[float], blocks: int) -> Candidates:
+    candidates = Candidates(table.ready_rows)
+    candidates.prefix_matched = np.array(lengths, dtype=np.float64)
+    candidates.prompt_blocks = blocks
+    candidates.block_tokens = 64
+    return candidates
+
+
 @pytest.mark.parametrize(
     ("waiting", "unseen", "inflight", "expected"),
     [
@@ -44,17 +53,23 @@ def test_queue(
     waiting: list[float], unseen: list[float], inflight: list[float], expected: list[float]
 ) -> None:
     table = table_with(len(waiting), waiting=waiting, unseen=unseen, inflight_requests=inflight)
-    assert QueueScorer(NoParams()).score(REQUEST, table.ready_rows, table).tolist() == expected
+    assert QueueScorer(NoParams()).score(REQUEST, Candidates(table.ready_rows), table).tolist() == expected
 
 
 def test_running_requests() -> None:
     table = table_with(3, running=[0, 3, 6], unseen=[0, 0, 0], waiting=[9, 9, 0])
-    assert RunningRequestsScorer(NoParams()).score(REQUEST, table.ready_rows, table).tolist() == [1, 0.5, 0]
+    assert RunningRequestsScorer(NoParams()).score(REQUEST, Candidates(table.ready_rows), table).tolist() == [
+        1,
+        0.5,
+        0,
+    ]
 
 
 def test_kv_cache_utilization() -> None:
     table = table_with(3, kv_usage=[0.25, 1.0, NAN])
-    assert KvCacheUtilizationScorer(NoParams()).score(REQUEST, table.ready_rows, table).tolist() == [
+    assert KvCacheUtilizationScorer(NoParams()).score(
+        REQUEST, Candidates(table.ready_rows), table
+    ).tolist() == [
         0.75,
         0,
         0,
@@ -72,21 +87,23 @@ def test_kv_cache_utilization() -> None:
     ],
 )
 def test_prefix_cache(params: dict[str, float], expected: list[float]) -> None:
-    table = table_with(3, prefix_matched=[0, 10, 20])
-    table.prompt_blocks = 20
+    table = table_with(3)
+    candidates = matched(table, [0, 10, 20], 20)
     scorer = PrefixCacheScorer(PrefixCacheParams.model_validate(params))
-    assert scorer.score(REQUEST, table.ready_rows, table).tolist() == pytest.approx(expected)
+    assert scorer.score(REQUEST, candidates, table).tolist() == pytest.approx(expected)
 
 
 def test_a_prompt_without_blocks_has_no_prefix() -> None:
     table = table_with(2)
     scorer = PrefixCacheScorer(PrefixCacheParams())
-    assert scorer.score(REQUEST, table.ready_rows, table).tolist() == [0, 0]
+    assert scorer.score(REQUEST, Candidates(table.ready_rows), table).tolist() == [0, 0]
 
 
 def test_load_aware() -> None:
     table = table_with(4, waiting=[0, 64, 500, NAN])
-    assert LoadAwareScorer(LoadAwareParams()).score(REQUEST, table.ready_rows, table).tolist() == [
+    assert LoadAwareScorer(LoadAwareParams()).score(
+        REQUEST, Candidates(table.ready_rows), table
+    ).tolist() == [
         0.5,
         0.25,
         0,
@@ -97,11 +114,15 @@ def test_load_aware() -> None:
 def test_active_requests() -> None:
     table = table_with(3, inflight_requests=[1, 2, 4])
     params = ActiveRequestParams(idle_threshold=1, max_busy_score=0.5)
-    assert ActiveRequestScorer(params).score(REQUEST, table.ready_rows, table).tolist() == [1, 0.25, 0]
+    assert ActiveRequestScorer(params).score(REQUEST, Candidates(table.ready_rows), table).tolist() == [
+        1,
+        0.25,
+        0,
+    ]
 
 
 def test_token_load_counts_this_requests_uncached_tokens() -> None:
-    table = table_with(2, inflight_tokens=[0, 500], prefix_matched=[0, 10])
-    table.prompt_blocks = 10
+    table = table_with(2, inflight_tokens=[0, 500])
+    candidates = matched(table, [0, 10], 10)
     scorer = TokenLoadScorer(TokenLoadParams(queue_threshold_tokens=1000))
-    assert scorer.score(REQUEST, table.ready_rows, table).tolist() == pytest.approx([0.36, 0.5])
+    assert scorer.score(REQUEST, candidates, table).tolist() == pytest.approx([0.36, 0.5])

@@ -7,17 +7,22 @@ import pytest
 from pydantic import ValidationError
 
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Floats, Rows
+from endpoint_picker.decision import Refusal
+from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.filters.header_based_testing import HeaderBasedTestingFilter
 from endpoint_picker.scheduling.filters.label_selector import LabelSelectorFilter, LabelSelectorParams
+from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
 from endpoint_picker.scheduling.pickers.params import PickerParams
 from endpoint_picker.scheduling.pickers.random import RandomPicker
 from endpoint_picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from endpoint_picker.scheduling.plugin import NoParams
-from endpoint_picker.scheduling.profile import Profile, Trace, WeightedScorer, clamped
+from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 
 REQUEST = InferenceRequest(request_id="r")
+ANY = Candidates(np.arange(5))
 LABELS: list[dict[str, str]] = [{"role": "decode", "gpu": "a"}, {"role": "prefill"}, {}]
 
 
@@ -64,14 +69,14 @@ def kept(table: EndpointTable, rows: Rows) -> list[str]:
 )
 def test_label_selector(table: EndpointTable, selector: dict[str, Any], expected: list[str]) -> None:
     chosen = LabelSelectorFilter(LabelSelectorParams.model_validate(selector))
-    assert kept(table, chosen.filter(REQUEST, table.ready_rows, table)) == expected
+    assert kept(table, chosen.filter(REQUEST, Candidates(table.ready_rows), table)) == expected
 
 
 def test_label_selector_follows_labels_that_change(table: EndpointTable) -> None:
     chosen = LabelSelectorFilter(LabelSelectorParams(match_labels={"role": "decode"}))
-    assert kept(table, chosen.filter(REQUEST, table.ready_rows, table)) == ["p0"]
+    assert kept(table, chosen.filter(REQUEST, Candidates(table.ready_rows), table)) == ["p0"]
     table.replace([Endpoint("p1", "default", "10.0.0.1", 8000, labels={"role": "decode"})])
-    assert kept(table, chosen.filter(REQUEST, table.ready_rows, table)) == ["p1"]
+    assert kept(table, chosen.filter(REQUEST, Candidates(table.ready_rows), table)) == ["p1"]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +105,14 @@ def test_header_based_testing(table: EndpointTable, header: str | None, expected
     headers = {} if header is None else {"test-epp-endpoint-selection": header}
     request = InferenceRequest(request_id="r", headers=headers)
     chosen = HeaderBasedTestingFilter(NoParams())
-    assert kept(table, chosen.filter(request, table.ready_rows, table)) == expected
+    assert kept(table, chosen.filter(request, Candidates(table.ready_rows), table)) == expected
 
 
 def test_max_score_orders_by_score_and_ties_at_random() -> None:
     picker = MaxScorePicker(PickerParams(max_num_of_endpoints=4))
     rng = np.random.default_rng(7)
     scores = np.array([1.0, 3.0, 0.1 + 0.2, 3.0, 0.3])
-    orders = {tuple(picker.pick(scores, rng).tolist()) for _ in range(200)}
+    orders = {tuple(picker.pick(ANY, scores, rng).tolist()) for _ in range(200)}
     # 0.1 + 0.2 and 0.3 are a tie, however floats see it.
     assert orders == {(a, b, 0, c) for a, b in ((1, 3), (3, 1)) for c in (2, 4)}
 
@@ -115,35 +120,35 @@ def test_max_score_orders_by_score_and_ties_at_random() -> None:
 def test_random_picker_ignores_scores() -> None:
     picker = RandomPicker(PickerParams(max_num_of_endpoints=1))
     rng = np.random.default_rng(7)
-    firsts = [int(picker.pick(np.array([0.0, 100.0]), rng)[0]) for _ in range(400)]
+    firsts = [int(picker.pick(ANY, np.array([0.0, 100.0]), rng)[0]) for _ in range(400)]
     assert 120 < sum(firsts) < 280
 
 
 def test_weighted_random_picks_in_proportion_and_zero_last() -> None:
     picker = WeightedRandomPicker(PickerParams(max_num_of_endpoints=3))
     rng = np.random.default_rng(7)
-    picks = [picker.pick(np.array([1.0, 3.0, 0.0]), rng).tolist() for _ in range(1000)]
+    picks = [picker.pick(ANY, np.array([1.0, 3.0, 0.0]), rng).tolist() for _ in range(1000)]
     assert 650 < sum(1 for pick in picks if pick[0] == 1) < 850
     assert all(pick[2] == 2 for pick in picks)
-    uniform = [int(picker.pick(np.zeros(2), rng)[0]) for _ in range(400)]
+    uniform = [int(picker.pick(ANY, np.zeros(2), rng)[0]) for _ in range(400)]
     assert 120 < sum(uniform) < 280
 
 
-def wild(request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
-    return np.array([5.0, -1.0, np.nan])[: rows.size]
+def wild(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
+    return np.array([5.0, -1.0, np.nan])[: candidates.rows.size]
 
 
-def by_row(request: InferenceRequest, rows: Rows, table: EndpointTable) -> Floats:
-    return rows / 10.0
+def by_row(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
+    return candidates.rows / 10.0
 
 
 def profile(**changes: Any) -> Profile:
     fields: dict[str, Any] = {
         "name": "default",
         "filters": (),
+        "producers": (),
         "scorers": (WeightedScorer("by-row", 2.0, by_row),),
         "pick": MaxScorePicker(PickerParams()).pick,
-        "needs_prompt": False,
     }
     return Profile(**{**fields, **changes})
 
@@ -153,21 +158,52 @@ def test_the_profile_weighs_and_adds(table: EndpointTable) -> None:
     joined = profile(scorers=scorers)
     rng = np.random.default_rng(1)
     rows = table.ready_rows
-    trace = Trace()
-    assert joined.select(REQUEST, rows, table, rng, trace).tolist() == [rows[0], rows[2], rows[1]]
-    assert trace.rows.tolist() == rows.tolist()
-    assert {name: scores.tolist() for name, scores in trace.weighted} == {
+    candidates = Candidates(rows)
+    candidates.scored = []
+    assert joined.run(REQUEST, candidates, table, rng) is None
+    assert candidates.order.tolist() == [0, 2, 1]
+    assert {name: scores.tolist() for name, scores in candidates.scored} == {
         "by-row": pytest.approx([0.2 * row for row in rows]),
         "wild": [3.0, 0.0, 0.0],
     }
 
 
-def test_filters_run_in_order_and_an_empty_answer_ends_the_chain(table: EndpointTable) -> None:
-    def nothing(request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
-        return rows[:0]
+def nothing(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
+    return candidates.rows[:0]
 
-    def never(request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
-        raise AssertionError("ran on no rows")
 
-    chain = profile(filters=(nothing, never))
-    assert chain.select(REQUEST, table.ready_rows, table, np.random.default_rng(1)).size == 0
+def never(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Any:
+    raise AssertionError("ran on no rows")
+
+
+def test_filters_run_in_order_and_an_empty_answer_ends_the_run(table: EndpointTable) -> None:
+    chain = profile(filters=(nothing, never), producers=(never,))
+    candidates = Candidates(table.ready_rows)
+    assert chain.run(REQUEST, candidates, table, np.random.default_rng(1)) is None
+    assert candidates.order.size == 0
+
+
+def test_producers_run_after_the_filters_and_before_the_scorers(table: EndpointTable) -> None:
+    def last(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
+        return candidates.rows[2:]
+
+    def match(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> None:
+        candidates.prefix_matched = np.array([4.0])
+
+    def score(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
+        return candidates.prefix_matched / 10
+
+    staged = profile(filters=(last,), producers=(match,), scorers=(WeightedScorer("s", 1.0, score),))
+    candidates = Candidates(table.ready_rows)
+    candidates.scored = []
+    staged.run(REQUEST, candidates, table, np.random.default_rng(1))
+    assert candidates.order.tolist() == [0]
+    assert candidates.scores_of(0) == (("s", 0.4),)
+
+
+def test_a_hold_ends_the_run(table: EndpointTable) -> None:
+    hold = Hold(deadline=1.0, refusal=Refusal(Outcome.OVERLOADED, "full"), forget=lambda _hold: None)
+    put_off = profile(producers=(lambda *_given: hold,), scorers=(WeightedScorer("never", 1.0, never),))
+    candidates = Candidates(table.ready_rows)
+    assert put_off.run(REQUEST, candidates, table, np.random.default_rng(1)) is hold
+    assert candidates.order.size == 0

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from endpoint_picker.observability.faults import INTERVAL_S, FaultLog
+from endpoint_picker.faults import INTERVAL_S, FaultLog
 
 
 def test_the_first_is_told_and_the_others_are_counted(caplog: pytest.LogCaptureFixture) -> None:

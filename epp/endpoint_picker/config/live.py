@@ -1,0 +1,86 @@
+"""The texts offered to a running picker: which are in use, and what is wrong with the others. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from endpoint_picker.config.build import build
+from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker.config.picker_config import PickerConfig
+from endpoint_picker.config.registry import Registry
+from inference_api.offered import Offered, OfferedText
+from inference_api.priority_table import PriorityTable
+
+#: Format of the priority table that this version reads.
+PRIORITY_TABLE_VERSION: Final = 1
+
+
+class LiveConfig:
+    """The last good configuration and priorities. A faulty text changes nothing but what is said of it."""
+
+    __slots__ = (
+        "_registry",
+        "_text",
+        "_use",
+        "config",
+        "config_loads",
+        "offered",
+        "priorities",
+        "priorities_loads",
+    )
+
+    def __init__(self, registry: Registry, use: Callable[[PickerConfig], None]) -> None:
+        """Begin with the default configuration; `use` takes each one that replaces it."""
+        self._registry = registry
+        self._use = use
+        self._text = ""
+        self.config: PickerConfig = build("", registry)
+        """In use."""
+        self.priorities: Mapping[str, int] = {}
+        """Objective name to priority, in use."""
+        self.offered = Offered()
+        """The configuration and the priorities offered last, and what is wrong with them."""
+        self.config_loads = 0
+        """Configurations taken into use; while it is 0, the default one decides."""
+        self.priorities_loads = 0
+
+    def apply_config(self, text: str) -> bool:
+        """Take a configuration into use; blank is the default one. Return whether it is used."""
+        if self.config_loads and not self.offered.config.error and text == self._text:
+            return True
+        error = ""
+        try:
+            config = build(text, self._registry)
+            self._use(config)
+        except ConfigError as fault:
+            error = str(fault)
+        else:
+            self.config = config
+            self._text = text
+        judged = OfferedText.judged(text, error, replaced=self.config_loads > 0)
+        self.offered = self.offered.model_copy(update={"config": judged})
+        self.config_loads += not error
+        return not error
+
+    def apply_priorities(self, text: str) -> bool:
+        """Take a priority table (JSON) into use; blank is an empty one. Return whether it is used."""
+        table, error = _priority_table(text)
+        if not error:
+            self.priorities = {name: entry.priority for name, entry in table.objectives.items()}
+        judged = OfferedText.judged(text, error, replaced=self.priorities_loads > 0)
+        self.offered = self.offered.model_copy(update={"priorities": judged})
+        self.priorities_loads += not error
+        return not error
+
+
+def _priority_table(text: str) -> tuple[PriorityTable, str]:
+    """Return the table and ""; an empty one and what is wrong with the text."""
+    try:
+        table = PriorityTable.model_validate_json(text) if text.strip() else PriorityTable()
+    except ValidationError as error:
+        return PriorityTable(), str(from_validation(error))
+    if table.version > PRIORITY_TABLE_VERSION:
+        newer = f"version: {table.version} is newer than {PRIORITY_TABLE_VERSION}; upgrade the picker"
+        return PriorityTable(), newer
+    return table, ""

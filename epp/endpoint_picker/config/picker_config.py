@@ -1,0 +1,17 @@
+"""What a configuration comes to: the values that the parts of a picker take from it."""
+
+from dataclasses import dataclass
+
+from endpoint_picker.datalayer.scrape_plan import ScrapePlan
+from endpoint_picker.scheduling.scheduler import Scheduling
+
+
+@dataclass(frozen=True, slots=True)
+class PickerConfig:
+    """A configuration that works."""
+
+    scheduling: Scheduling
+    scrape: ScrapePlan | None
+    """None: no metrics are read, the ledger alone balances."""
+    warnings: tuple[str, ...] = ()
+    """Deprecated names that were used."""

@@ -1,0 +1,43 @@
+"""Writes what was read of a model server into the endpoint table. Pure: a simulation calls it, too."""
+
+from collections.abc import Callable
+
+from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.metrics_page import Reading
+from endpoint_picker.datalayer.table import EndpointTable
+
+
+class ScrapeColumns:
+    """Sole writer of the table's scrape columns."""
+
+    __slots__ = ("_ledger", "_on_block_size", "table")
+
+    def __init__(
+        self, table: EndpointTable, ledger: Ledger, on_block_size: Callable[[], None] = lambda: None
+    ) -> None:
+        """Call `on_block_size` whenever a server reports another block size."""
+        self.table = table
+        self._ledger = ledger
+        self._on_block_size = on_block_size
+
+    def started(self, row: int) -> None:
+        """Note that the row's server is about to be asked: it cannot count what is reserved from now on."""
+        self._ledger.scrape_started(row)
+
+    def write(self, row: int, reading: Reading, asked_at: float) -> None:
+        """Write a reading, whose age counts from when it was asked for, in seconds of the caller's clock."""
+        table = self.table
+        table.waiting[row] = reading.waiting
+        table.running[row] = reading.running
+        table.kv_usage[row] = reading.kv_usage
+        table.scraped_at[row] = asked_at
+        self._ledger.scrape_succeeded(row)
+        if reading.num_blocks:
+            table.num_blocks[row] = reading.num_blocks
+        if reading.block_size and reading.block_size != table.block_size[row]:
+            table.block_size[row] = reading.block_size
+            self._on_block_size()
+
+    def expire(self, now: float) -> None:
+        """Make the load of every row that was last read too long ago unknown."""
+        self.table.expire(now)

@@ -1,0 +1,15 @@
+"""What is read of the model servers: plain values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapePlan:
+    """Where a server's metrics page is, and whose series are on it."""
+
+    path: str
+    """Path of the page on the endpoint's own port."""
+    engine_label_key: str
+    """Pod label that names the engine."""
+    default_engine: str
+    """Engine of a pod without the label, or with a value that is not known."""

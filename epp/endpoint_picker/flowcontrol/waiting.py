@@ -1,0 +1,200 @@
+"""The decisions that wait, and how each wait ends. Pure: the clock is an argument, timers are the shell's.
+
+A plugin (`MayWait`) puts a decision off by returning a `Hold`; the room keeps it with its request. Every wait
+has one end:
+
+| what happens | end | the plugin |
+|---|---|---|
+| the plugin releases the hold | decided anew; it may wait again, until its first deadline | released it |
+| the client goes (`cancel`) | none: `resume` is never called | `forget` |
+| the deadline passes | the hold's refusal | `forget` |
+| no endpoint is left that may serve it | decided anew, which refuses it: no endpoints | `forget` |
+| another configuration comes into use | decided anew by that one, until its first deadline | `forget` |
+| the picker drains | refused: shutting down; from then on nothing waits | `forget` |
+| as many wait as may | the hold's refusal, at once | `forget` |
+| the plugin fails in `advance` | by its deadline at the latest; the other plugins go on | - |
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from typing_extensions import override
+
+from endpoint_picker.decision import Refusal, Resume, Waiting
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.hold import Hold
+from endpoint_picker.scheduling.plugin import MayWait
+
+#: Decisions that wait at a time. Each holds a request, whose body is counted in the picker's body budget.
+MAX_WAITING: Final = 10_000
+#: Deadlines of ended waits that are kept beyond those of live ones before they are cleared away.
+_SLACK: Final = 64
+
+_SHUTTING_DOWN: Final = Refusal(Outcome.SHUTTING_DOWN, "the picker is shutting down")
+
+
+class WaitingDecision(Waiting):
+    """One decision in the room."""
+
+    __slots__ = ("_room", "deadline", "hold", "is_over", "is_timed", "request", "resume", "subset")
+
+    def __init__(
+        self,
+        room: "WaitingRoom",
+        request: InferenceRequest,
+        subset: Sequence[str] | None,
+        resume: Resume,
+        hold: Hold,
+    ) -> None:
+        self._room = room
+        self.request = request
+        self.subset = subset
+        self.resume = resume
+        self.hold = hold
+        """The newest; a decision that waits again has another one."""
+        self.deadline = hold.deadline
+        """That of the first hold: waiting again does not prolong it."""
+        self.is_over = False
+        """Cancelled or answered."""
+        self.is_timed = True
+        """Its deadline is in the room's heap."""
+
+    @override
+    def cancel(self) -> None:
+        """Give the decision up."""
+        self._room.cancel(self)
+
+
+class Released:
+    """A wait that ended: the decision is refused with `refusal`, or made anew where that is None."""
+
+    __slots__ = ("decision", "refusal")
+
+    def __init__(self, decision: WaitingDecision, refusal: Refusal | None) -> None:
+        self.decision = decision
+        self.refusal = refusal
+
+
+class WaitingRoom:
+    """The waiting decisions of one pool. Whoever is given `Released` answers them, in order."""
+
+    __slots__ = ("_by_hold", "_deadlines", "_limit", "_numbers", "_on_fault", "_owners", "is_draining")
+
+    def __init__(self, on_fault: Callable[[Exception], None], limit: int = MAX_WAITING) -> None:
+        self._owners: Sequence[MayWait] = ()
+        self._on_fault = on_fault
+        """Takes what a plugin raised."""
+        self._limit = limit
+        self._by_hold: dict[Hold, WaitingDecision] = {}
+        """In the order of their coming."""
+        self._deadlines: list[tuple[float, int, WaitingDecision]] = []
+        """A heap; those of waits that ended stay in it until their turn."""
+        self._numbers = 0
+        self.is_draining = False
+
+    def __len__(self) -> int:
+        return len(self._by_hold)
+
+    def add(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
+    ) -> WaitingDecision | Refusal:
+        """Take a decision in; a refusal when it may not wait."""
+        refusal = self._refusal(hold)
+        if refusal is not None:
+            return refusal
+        decision = WaitingDecision(self, request, subset, resume, hold)
+        self._by_hold[hold] = decision
+        if len(self._deadlines) > 2 * len(self._by_hold) + _SLACK:
+            self._deadlines = [each for each in self._deadlines if not each[2].is_over]
+            heapify(self._deadlines)
+        self._time(decision)
+        return decision
+
+    def again(self, decision: WaitingDecision, hold: Hold) -> Refusal | None:
+        """Take a released decision back in, which waits again; a refusal when it may not."""
+        refusal = self._refusal(hold)
+        if refusal is None:
+            decision.hold = hold
+            self._by_hold[hold] = decision
+            if not decision.is_timed:
+                self._time(decision)
+        return refusal
+
+    def cancel(self, decision: WaitingDecision) -> None:
+        """Give a decision up, whether it waits or was released a moment ago."""
+        if decision.is_over:
+            return
+        decision.is_over = True
+        if self._by_hold.pop(decision.hold, None) is not None:
+            self._forget(decision.hold)
+
+    def advance(self, now: float) -> tuple[list[Released], float | None]:
+        """Return what is released at `now`, and when to ask next; None: nothing is due by time."""
+        released: list[Released] = []
+        due: float | None = None
+        for owner in self._owners:
+            try:
+                holds, next_due = owner.advance(now)
+            except Exception as fault:  # a plugin may be anybody's
+                self._on_fault(fault)
+                continue
+            for hold in holds:
+                decision = self._by_hold.pop(hold, None)
+                if decision is not None:
+                    # Else a plugin that holds it again and again would keep it beyond its deadline.
+                    late = decision.deadline <= now
+                    released.append(Released(decision, hold.refusal if late else None))
+            if next_due is not None and (due is None or next_due < due):
+                due = next_due
+        while self._deadlines:
+            deadline, _number, decision = self._deadlines[0]
+            if not decision.is_over and decision.hold in self._by_hold:
+                if deadline > now:
+                    due = deadline if due is None else min(due, deadline)
+                    break
+                released.append(self._ended(decision, decision.hold.refusal))
+            heappop(self._deadlines)
+            decision.is_timed = False
+        return released, due
+
+    def use(self, owners: Sequence[MayWait]) -> list[Released]:
+        """Take the plugins of another configuration; return all that waited by the one before."""
+        released = [self._ended(decision, None) for decision in list(self._by_hold.values())]
+        self._owners = owners
+        return released
+
+    def drain(self) -> list[Released]:
+        """Refuse all that wait, and from now on whatever would."""
+        self.is_draining = True
+        return [self._ended(decision, _SHUTTING_DOWN) for decision in list(self._by_hold.values())]
+
+    def endpoints_changed(self, may_be_served: Callable[[Sequence[str] | None], bool]) -> list[Released]:
+        """Return the decisions that no endpoint may serve any more; `may_be_served` takes a subset hint."""
+        lost = [each for each in self._by_hold.values() if not may_be_served(each.subset)]
+        return [self._ended(decision, None) for decision in lost]
+
+    def _time(self, decision: WaitingDecision) -> None:
+        self._numbers += 1
+        heappush(self._deadlines, (decision.deadline, self._numbers, decision))
+        decision.is_timed = True
+
+    def _ended(self, decision: WaitingDecision, refusal: Refusal | None) -> Released:
+        """End a wait against its owner's will."""
+        del self._by_hold[decision.hold]
+        self._forget(decision.hold)
+        return Released(decision, refusal)
+
+    def _refusal(self, hold: Hold) -> Refusal | None:
+        """Return why the hold may not wait, its owner having forgotten it; None when it may."""
+        if not self.is_draining and len(self._by_hold) < self._limit:
+            return None
+        self._forget(hold)
+        return _SHUTTING_DOWN if self.is_draining else hold.refusal
+
+    def _forget(self, hold: Hold) -> None:
+        try:
+            hold.forget(hold)
+        except Exception as fault:  # a plugin may be anybody's
+            self._on_fault(fault)

@@ -1,0 +1,52 @@
+"""The page /debug/state: everything a pool's decisions rest on, as JSON values. For people; it reads only."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from endpoint_picker.config.live import LiveConfig
+from endpoint_picker.scheduling.plugin import Pool
+from endpoint_picker.scheduling.scheduler import Scheduler
+
+
+def state_page(scheduler: Scheduler, live: LiveConfig) -> dict[str, Any]:
+    """Return the page."""
+    pool, profile = scheduler.pool, scheduler.scheduling.profiles[0]
+    offered = live.offered.model_dump(mode="json")
+    return {
+        "endpoints": [_row(pool, row) for row in pool.table.occupied()],
+        "inFlight": pool.ledger.held,
+        "saturation": scheduler.saturation(),
+        "profile": {
+            "name": profile.name,
+            "filters": len(profile.filters),
+            "scorers": {each.name: each.weight for each in profile.scorers},
+        },
+        "config": {**offered["config"], "warnings": list(live.config.warnings), "loads": live.config_loads},
+        "priorities": {**offered["priorities"], "table": dict(live.priorities)},
+        "prefixIndex": {"entries": pool.index.entries, "blockTokens": pool.index.block_tokens},
+    }
+
+
+def _row(pool: Pool, row: int) -> Mapping[str, Any]:
+    table, endpoint = pool.table, pool.table.endpoints[row]
+    age = pool.clock() - float(table.scraped_at[row])
+    return {
+        "endpoint": table.hostports[row],
+        "name": endpoint.name if endpoint else "",
+        "ready": bool(table.ready[row]),
+        "waiting": _number(table.waiting[row]),
+        "running": _number(table.running[row]),
+        "kvUsage": _number(table.kv_usage[row]),
+        "metricsAgeSeconds": round(age, 3) if np.isfinite(age) else None,
+        "inFlightRequests": int(table.inflight_requests[row]),
+        "inFlightTokens": int(table.inflight_tokens[row]),
+        "unseenRequests": int(table.unseen[row]),
+        "blockSize": int(table.block_size[row]),
+        "numBlocks": int(table.num_blocks[row]),
+    }
+
+
+def _number(value: np.float64) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,1 @@
+"""Profile handlers: one plugin a file."""

@@ -1,0 +1,1 @@
+"""Producers: one plugin a file."""

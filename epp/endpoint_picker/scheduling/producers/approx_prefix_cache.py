@@ -1,0 +1,91 @@
+"""approx-prefix-cache-producer: how much of the prompt each candidate holds, by this picker's decisions."""
+
+from typing import Any
+
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from endpoint_picker.datalayer.prefix_index import (
+    DEFAULT_CAPACITY,
+    MAX_PROMPT_TOKENS,
+    MIN_BLOCK_TOKENS,
+    PrefixIndex,
+)
+from endpoint_picker.datalayer.table import EndpointTable
+from endpoint_picker.decision import Reservation
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
+from endpoint_picker.scheduling.plugin import Follower, PluginParams, Pool, Producer
+
+
+class PrefixParams(PluginParams):
+    """Parameters of approx-prefix-cache-producer."""
+
+    auto_tune: bool = True
+    """Follow the block size and the block count that the servers report."""
+    block_size_tokens: int = Field(default=16, gt=0)
+    """Block size of servers that report none; never below 64 in effect."""
+    block_size: int | None = Field(default=None, gt=0)
+    """Deprecated name of blockSizeTokens."""
+    max_prefix_tokens_to_match: int = Field(default=MAX_PROMPT_TOKENS, ge=0)
+    """Longest part of a prompt that is matched; 0 leaves it to maxPrefixBlocksToMatch."""
+    max_prefix_blocks_to_match: int = Field(default=2048, ge=0)
+    """The same in blocks; 0 is the built-in limit."""
+    lru_capacity_per_server: int = Field(default=DEFAULT_CAPACITY, gt=0)
+    """Blocks remembered of a server that does not report how many it has."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_the_old_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "blockSize" in values and "blockSizeTokens" not in values:
+            return {**values, "blockSizeTokens": values["blockSize"]}
+        return values
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the longest part of a prompt that is matched, in tokens."""
+        if self.max_prefix_tokens_to_match:
+            return min(self.max_prefix_tokens_to_match, MAX_PROMPT_TOKENS)
+        if self.max_prefix_blocks_to_match:
+            block = max(self.block_size_tokens, MIN_BLOCK_TOKENS)
+            return min(self.max_prefix_blocks_to_match * block, MAX_PROMPT_TOKENS)
+        return MAX_PROMPT_TOKENS
+
+
+class ApproxPrefixCacheProducer(Producer, Follower):
+    """Matches the prompt's blocks against the pool's prefix index, and notes there where the prompt went."""
+
+    __slots__ = ("_index", "params")
+    type_name = "approx-prefix-cache-producer"
+    params_type = PrefixParams
+    produces = frozenset({PREFIX_MATCH})
+
+    def __init__(self, params: PrefixParams) -> None:
+        self.params = params
+        self._index: PrefixIndex
+
+    @override
+    def attach(self, pool: Pool) -> None:
+        """Set how the pool's index cuts and bounds; what it knows already stays."""
+        self._index = pool.index
+        self._index.configure(
+            auto=self.params.auto_tune,
+            block_tokens=self.params.block_size_tokens,
+            max_tokens=self.params.max_tokens,
+            capacity=self.params.lru_capacity_per_server,
+        )
+
+    @override
+    def produce(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> None:
+        """Write how many leading blocks of the prompt each candidate holds."""
+        index = self._index
+        chain = index.hashes(request.model, request.prompt)
+        candidates.prefix_chain = chain
+        candidates.prompt_blocks = len(chain)
+        candidates.block_tokens = index.block_tokens
+        candidates.prefix_matched = index.match(chain, candidates.rows)
+
+    @override
+    def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
+        """Note that the reserved endpoint is going to hold the prompt."""
+        self._index.record(candidates.prefix_chain, reservation.row)

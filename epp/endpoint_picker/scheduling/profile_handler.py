@@ -1,0 +1,35 @@
+"""The contract of profile handlers: plugins that say which profiles run for a request."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from endpoint_picker.datalayer.table import EndpointTable
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.hold import Hold
+from endpoint_picker.scheduling.plugin import Plugin, RandomSource
+from endpoint_picker.scheduling.profile import Profile
+
+
+class ProfileHandler(Plugin):
+    """Says which profiles run for a request and joins what they chose."""
+
+    __slots__ = ()
+
+    most_profiles: ClassVar[int] = 1
+    """Profiles that it can run."""
+
+    @abstractmethod
+    def schedule(
+        self,
+        request: InferenceRequest,
+        candidates: Candidates,
+        table: EndpointTable,
+        rng: RandomSource,
+        profiles: Sequence[Profile],
+    ) -> Sequence[Candidates] | Hold:
+        """Return the candidates of each profile that ran, with their order: the primary's first.
+
+        The first of each is reserved; the first's order is the destination. Empty: no endpoint may serve.
+        """

@@ -1,0 +1,196 @@
+"""The decision: from a request to a reserved endpoint, a refusal or a hold. Pure; the clock is passed in.
+
+`Scheduler` owns what a pool's decisions read and write. Discovery and scraping feed its table from outside. A
+process and a simulation drive the same object, each with its own clock and randomness.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
+from endpoint_picker.decision import NO_HOOKS, Decision, Hooks, Refusal, Reservation
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.hold import Hold
+from endpoint_picker.scheduling.plugin import MayWait, Plugin, Pool, RandomSource, SaturationDetector
+from endpoint_picker.scheduling.profile import Profile
+from endpoint_picker.scheduling.profile_handler import ProfileHandler
+from ext_proc.body.openai import MAX_MATERIAL_BYTES
+
+#: From this load on a request of negative priority is turned away.
+SATURATED: Final = 1.0
+
+_NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
+_SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
+
+
+class Recorder(Protocol):
+    """Keeps decisions with their reasons."""
+
+    recording: bool
+
+    def note(self, request: InferenceRequest, decision: Decision, candidates: int) -> None:
+        """Keep one decision, with its scores and the number of candidates before the filters."""
+        ...
+
+
+DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How a configuration decides. Everything is bound when it is built."""
+
+    profiles: tuple[Profile, ...]
+    """The primary one first."""
+    handler: ProfileHandler
+    detector: SaturationDetector
+    plugins: tuple[Plugin, ...] = ()
+    """All that are attached to the pool when the configuration is taken into use."""
+    waiters: tuple[MayWait, ...] = ()
+    decided: tuple[DecidedHook, ...] = ()
+    """Called before the reservation is made."""
+    hooks: Hooks = NO_HOOKS
+
+
+class Scheduler:
+    """Decides for one pool. All methods are for one thread."""
+
+    __slots__ = (
+        "_rng",
+        "_scheduling",
+        "matched_blocks",
+        "picked",
+        "pool",
+        "priorities",
+        "prompt_blocks",
+        "recorder",
+        "refused_no_endpoints",
+        "refused_saturated",
+    )
+
+    def __init__(self, pool: Pool, scheduling: Scheduling, rng: RandomSource, recorder: Recorder) -> None:
+        self.pool = pool
+        self._rng = rng
+        self.priorities: Mapping[str, int] = {}
+        """Objective name to priority."""
+        self.recorder = recorder
+        self.picked = 0
+        self.refused_no_endpoints = 0
+        self.refused_saturated = 0
+        self.prompt_blocks = 0
+        """Prompt blocks of all picks, the hit rate's denominator."""
+        self.matched_blocks = 0
+        """Prompt blocks of all picks that were believed to be cached where they went."""
+        self.use(scheduling)
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Return what decides now."""
+        return self._scheduling
+
+    def use(self, scheduling: Scheduling) -> None:
+        """Decide by `scheduling` from the next request on."""
+        for plugin in scheduling.plugins:
+            plugin.attach(self.pool)
+        self._scheduling = scheduling
+
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, held: Hold | None = None
+    ) -> Decision | Refusal | Hold:
+        """Pick and reserve, say why not, or return the hold of the plugin that puts the decision off.
+
+        `held` is the hold that was released, when the decision is made after a wait. A refusal is shared and
+        not to be changed.
+        """
+        pool, scheduling = self.pool, self._scheduling
+        table = pool.table
+        request.priority = self.priorities.get(request.objective, 0)
+        rows = table.ready_rows if subset is None else table.rows_of(subset)
+        if not rows.size:
+            self.refused_no_endpoints += 1
+            return _NO_ENDPOINTS
+        if request.priority < 0 and scheduling.detector.saturation(rows, table, pool.clock()) >= SATURATED:
+            self.refused_saturated += 1
+            return _SATURATED
+        candidates = Candidates(rows, held)
+        recording = self.recorder.recording
+        if recording:
+            candidates.scored = []
+        chosen = scheduling.handler.schedule(request, candidates, table, self._rng, scheduling.profiles)
+        if isinstance(chosen, Hold):
+            return chosen
+        if not chosen:
+            self.refused_no_endpoints += 1
+            return _NO_ENDPOINTS
+        decision = self._decision(request, chosen)
+        if recording:
+            decision.scores = chosen[0].scores_of(int(chosen[0].order[0]))
+            self.recorder.note(request, decision, rows.size)
+        for hook in scheduling.decided:
+            for each, reservation in zip(chosen, decision.reservations, strict=True):
+                hook(request, each, reservation)
+        # Reserving is the last step: a fault before it leaves nothing to give back.
+        for reservation in decision.reservations:
+            pool.ledger.reserve(reservation)
+        return decision
+
+    def first_byte(self, decision: Decision, record: Record) -> None:
+        """Give the prompt's tokens back: it has been computed.
+
+        When another endpoint than the primary answered, give all back: the request is not where it was
+        reserved, and the next scrape of the other endpoint counts it.
+        """
+        if record.served_by and record.served_by != decision.endpoint:
+            self.release(decision)
+            return
+        for reservation in decision.reservations:
+            self.pool.ledger.computed(reservation)
+
+    def release(self, decision: Decision) -> None:
+        """Release all reservations. A further call releases nothing."""
+        for reservation in decision.reservations:
+            self.pool.ledger.release(reservation)
+
+    def saturation(self) -> float:
+        """Return the load of all ready endpoints over their capacity; 1.0 when there is none."""
+        table = self.pool.table
+        return self._scheduling.detector.saturation(table.ready_rows, table, self.pool.clock())
+
+    def _decision(self, request: InferenceRequest, chosen: Sequence[Candidates]) -> Decision:
+        """Return the decision, not reserved yet: the first's order is the destination."""
+        first = chosen[0]
+        order, hostports = first.order, self.pool.table.hostports
+        rows = first.rows[order].tolist()
+        endpoint = hostports[rows[0]]
+        # The material of a very long prompt is cut; there the body's size tells how long it is.
+        size = len(request.prompt)
+        tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
+        decision = Decision(
+            destination=endpoint if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
+            endpoint=endpoint,
+            reservations=(
+                (self._reservation(first, tokens),)
+                if len(chosen) == 1
+                else tuple([self._reservation(each, tokens) for each in chosen])
+            ),
+            hooks=self._scheduling.hooks,
+        )
+        self.picked += 1
+        blocks = first.prompt_blocks
+        if blocks:
+            matched = int(first.prefix_matched[order[0]])
+            decision.prefix_hit = matched / blocks
+            self.prompt_blocks += blocks
+            self.matched_blocks += matched
+        return decision
+
+    def _reservation(self, chosen: Candidates, tokens: int) -> Reservation:
+        at = chosen.order[0]
+        row = int(chosen.rows[at])
+        if chosen.prompt_blocks:
+            tokens -= int(chosen.prefix_matched[at]) * chosen.block_tokens
+        return Reservation(row=row, generation=int(self.pool.table.generation[row]), tokens=tokens)
