@@ -21,6 +21,8 @@ class CountingRouter:
         self.subsets: list[Sequence[str] | None] = []
         self.held: list[Decision] = []
         self.ends = 0
+        self.fails_after = False
+        """`ended` raises once it has released."""
         self.first_bytes = 0
         self.listeners: list[Any] = []
         self.decisions = Decisions()
@@ -55,6 +57,8 @@ class CountingRouter:
         assert record.ending is not None
         self.held.remove(decision)  # ValueError on a second end
         self.ends += 1
+        if self.fails_after:
+            raise ZeroDivisionError
 
     def subscribe(self, listener: Any) -> None:
         self.listeners.append(listener)

@@ -22,8 +22,11 @@ def request_headers(
     subset: object = None,
     path: str = "/v1/completions",
     method: str = "POST",
+    body_modes: tuple[int, int] | None = None,
 ) -> bytes:
     message = pb.ProcessingRequest()
+    if body_modes is not None:
+        message.protocol_config.request_body_mode, message.protocol_config.response_body_mode = body_modes
     known = {":method": method, ":path": path, "x-request-id": "r-1"}
     if method == "POST":
         known["content-type"] = "application/json"
@@ -66,6 +69,11 @@ def response_headers(
     if served:
         message.metadata_context.filter_metadata[SERVED[0]].update({SERVED[1]: served})
     return cast("bytes", message.SerializeToString())
+
+
+def kind(payload: bytes) -> str:
+    """Return which request a message of Envoy holds."""
+    return cast("str", pb.ProcessingRequest.FromString(payload).WhichOneof("request"))
 
 
 def read(payloads: Iterable[bytes]) -> list[Any]:

@@ -101,6 +101,11 @@ class Exchange(Generic[Late]):
         self._ended = False
 
     @property
+    def states(self) -> tuple[Request, Response]:
+        """How far both sides have come."""
+        return self._request, self._response
+
+    @property
     def has_more(self) -> bool:
         """There are replies left that `more` hands out."""
         return self._backlog is not None
@@ -145,7 +150,9 @@ class Exchange(Generic[Late]):
         return batch
 
     def closed(self, ending: Ending, now: float) -> None:
-        """Note that the stream is over, for whatever reason; nothing is held afterwards."""
+        """Note that the stream is over, for whatever reason; nothing is held or taken afterwards."""
+        if self.status is None:
+            self.status = OK
         if ending is Ending.DISCONNECTED and self._response_unseen and self._response is Response.STREAMING:
             ending = Ending.COMPLETED
         try:
@@ -175,7 +182,7 @@ class Exchange(Generic[Late]):
             self._request = cell.ended
             return self._ask(None, now)
         if unseen:
-            self._request = Request.UNSEEN
+            self._request = WITHOUT_BODY[cell.then]
             return self._ask(None, now)
         self._request = cell.then
         return _NOTHING
@@ -276,7 +283,8 @@ class Exchange(Generic[Late]):
         self._request = AFTER_RESPONSE_HEADERS[self._request]
         if self._request is Request.ABANDONED:
             self._drop_body()
-            self._cancel()
+            if self._waiting is not None:
+                self._cancel()
         end = message.response_headers.end_of_stream
         self._response = cell.ended if end else cell.then
         self.processor.response_headers(message, now)
@@ -320,8 +328,9 @@ class Exchange(Generic[Late]):
         return _NOTHING
 
     def _out_of_order(self, message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
-        request, response = Request(self._request).name, Response(self._response).name
-        text = f"{message.WhichOneof('request')} is out of order (request {request}, response {response})"
+        request, response = self.states
+        kind = message.WhichOneof("request")
+        text = f"{kind} is out of order (request {request.name}, response {response.name})"
         return self._fail(StatusCode.FAILED_PRECONDITION, text, now)
 
     def _unknown(self, _message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
@@ -340,14 +349,14 @@ class Exchange(Generic[Late]):
             return
         self._ended = True
         try:
-            self._cancel()
+            if self._waiting is not None:
+                self._cancel()
         finally:
             self.processor.ended(ending, now)
 
     def _cancel(self) -> None:
-        waiting = self._waiting
+        waiting, self._waiting, self.on_resume = self._waiting, None, None
         if waiting is not None:
-            self._waiting = self.on_resume = None
             waiting.cancel()
 
     def _drop_body(self) -> None:
@@ -407,6 +416,8 @@ RESPONSE_CELLS: Final[Mapping[str, Mapping[Response, Cell[Response]]]] = {
     },
     "": {state: Cell(Exchange._unknown, state, state) for state in _S},
 }
+#: What body mode NONE makes of a request whose headers announce a body.
+WITHOUT_BODY: Final[Mapping[Request, Request]] = {_R.BUFFERING: _R.UNSEEN}
 #: What the response's headers make of the request: one without an answer never reaches a model server.
 AFTER_RESPONSE_HEADERS: Final[Mapping[Request, Request]] = {
     _R.EXPECTED: _R.ABANDONED,

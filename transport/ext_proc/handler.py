@@ -60,7 +60,11 @@ class ProcessHandler(Generic[Late]):
     def writable(self) -> None:
         """Go on with the backlog."""
         self._blocked = False
-        self._pump()
+        try:
+            self._pump()
+        except Exception as fault:
+            self._failed(fault)
+            return
         self._finish_when_sent()
 
     def _resumed(self, late: Late) -> None:

@@ -51,7 +51,7 @@ class _Metadata(Protocol):
 
 
 class ProcessingRequest(Protocol):
-    """What Envoy sends; which of the first six is set, `decode` says."""
+    """One message of the proxy; `decode` returns which kind of request it holds."""
 
     request_headers: HttpHeaders
     response_headers: HttpHeaders
@@ -81,7 +81,7 @@ def decode(payload: bytes) -> tuple[str, ProcessingRequest]:
 
 
 def body_modes(message: ProcessingRequest) -> tuple[int, int] | None:
-    """Return the (request, response) body modes that Envoy runs with, None when it does not say."""
+    """Return the (request, response) body modes that the proxy runs with; None when it does not say."""
     if not message.HasField("protocol_config"):
         return None
     config = message.protocol_config
@@ -166,13 +166,13 @@ def headers_reply(mutation: bytes, metadata: bytes, content_length: int | None) 
     """
     if content_length is not None:
         digits = b"%d" % content_length
-        mutation = b"%b%b%b\x18\x02" % (mutation, _CONTENT_LENGTH_PREFIXES[len(digits) - 1], digits)
+        mutation += _CONTENT_LENGTH_PREFIXES[len(digits) - 1] + digits + b"\x18\x02"
     size = len(mutation)
     prefix = _MUTATION_PREFIXES[size] if size < 1024 else _mutation_prefix(size)
-    return b"%b%b\x28\x01%b" % (prefix, mutation, metadata)
+    return prefix + mutation + b"\x28\x01" + metadata
 
 
-#: Lengths below this have their reply's constant first bytes remembered: a streamed token is a small chunk.
+#: Pieces below this length, in bytes, have the first bytes of their reply remembered: most streamed ones do.
 _MEMO_BELOW: Final = 2048
 _PREFIXES: Final[dict[int, bytes]] = {}
 _END_OF_STREAM: Final = b"\x10\x01"

@@ -1,1 +1,1 @@
-"""The life of one request as ext-proc messages."""
+"""What requests and responses mean to the picker: its side of the ext-proc protocol."""

@@ -1,4 +1,4 @@
-"""Which request headers are read, and which never reach a model server. Pure."""
+"""Request and response headers: which are read, and which never reach a model server. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -18,8 +18,8 @@ from inference_api.names import (
 
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 
-#: Headers by which a client could steer routing, claim a priority or point a sidecar at another host. What
-#: the picker trusts arrives as metadata from the proxy or is read here once; a model server sees none of it.
+#: Headers by which a client could steer routing, claim a priority or point a sidecar at another host. All are
+#: removed: the picker reads the objective here and takes the rest from the proxy's metadata.
 STRIPPED: Final = frozenset(
     {
         OBJECTIVE_HEADER,
@@ -54,7 +54,7 @@ _KNOWN: Final = _READ | STRIPPED
 
 
 class HeaderView(Mapping[str, str]):
-    """All headers of a request, searched when asked: most requests are decided without a look."""
+    """All headers of a request, by lower-case name. A lookup searches the message: few requests need one."""
 
     __slots__ = ("_message",)
 
@@ -80,7 +80,7 @@ class HeaderView(Mapping[str, str]):
 class RequestHeaders:
     """What the picker keeps of a request's headers."""
 
-    __slots__ = ("all", "content_type", "ends", "method", "objective", "path", "remove", "request_id")
+    __slots__ = ("all", "api", "content_type", "ends", "method", "objective", "path", "remove", "request_id")
 
     def __init__(self, message: HttpHeaders) -> None:
         self.all = HeaderView(message)
@@ -88,11 +88,11 @@ class RequestHeaders:
         """The request has no body."""
         found: dict[str, str] = {}
         self.remove: list[str] = []
-        """Names that were sent and must not be forwarded; usually empty."""
+        """Names among STRIPPED that the client sent; usually empty."""
         for header in message.headers.headers:
             name = header.key
             if name not in _KNOWN:
-                name = name.lower()  # Envoy sends lower case; other proxies are not held to it
+                name = name.lower()  # other proxies than Envoy may send upper case
                 if name not in _KNOWN:
                     continue
             if name in STRIPPED:
@@ -104,6 +104,8 @@ class RequestHeaders:
         self.method = found.get(":method", "")
         self.path = found.get(":path", "").partition("?")[0]
         """Path without the query."""
+        self.api = apis.api_of(self.path)
+        """The known API that the path belongs to."""
         self.content_type = media_type(found.get("content-type", ""))
         self.request_id = found.get(REQUEST_ID_HEADER, "")
         self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
@@ -118,10 +120,8 @@ class RequestHeaders:
         if self.method not in _WITH_BODY:
             return False
         if body is None:
-            return self.ends and apis.api_of(self.path) is not None
-        if apis.api_of(self.path) is not None:
-            return True
-        return not self.content_type or is_json(self.content_type)
+            return self.ends and self.api is not None
+        return self.api is not None or not self.content_type or is_json(self.content_type)
 
 
 def _text(header: HeaderValue) -> str:
@@ -155,5 +155,5 @@ def media_type(content_type: str) -> str:
 
 
 def is_json(content_type: str) -> bool:
-    """Tell whether a media type promises JSON."""
+    """Tell whether a media type is JSON."""
     return content_type == "application/json" or content_type.endswith("+json")

@@ -68,7 +68,7 @@ class Picking:
         )
         if headers.call_for_json(body):
             try:
-                parsed = apis.parse(headers.path, body or b"")
+                parsed = apis.parse(headers.api, body or b"")
             except apis.InvalidBodyError as error:
                 return self._refuse(Outcome.BAD_REQUEST, str(error), now)
             record.model = request.model = parsed.model

@@ -16,7 +16,7 @@ _LARGE_BYTES: Final = 1024 * 1024
 #: Most commas, opening brackets and (twice) colons of a large body: a bound on its values, half a second and
 #: some 100 MB at worst. A million token ids, or 20 MB of source text, hold fewer.
 _MAX_VALUES: Final = 1_500_000
-#: Longest whole number that is read exactly: Python's way to read one grows with the square of its digits.
+#: Most digits of a whole number that is read exactly: the time of int() grows with the square of the digits.
 _MAX_DIGITS: Final = 64
 #: Longest model name, in characters. The name becomes a key in caches and metrics.
 MAX_MODEL: Final = 1024
@@ -60,18 +60,21 @@ APIS: Final = (
     Api("/responses", "input", openai.responses),
     Api("/embeddings", "input", openai.embedding),
 )
-_SUFFIXES: Final = tuple(api.suffix for api in APIS)
 
 
 def api_of(path: str) -> Api | None:
     """Return the API of a path without query; None for a path of no known API."""
-    if not path.endswith(_SUFFIXES):
-        return None
-    return next(api for api in APIS if path.endswith(api.suffix))
+    for api in APIS:
+        if path.endswith(api.suffix):
+            return api
+    return None
 
 
-def parse(path: str, body: bytes) -> ParsedBody:
-    """Read a JSON body. Raises InvalidBodyError when it is not a JSON object or names no model."""
+def parse(api: Api | None, body: bytes) -> ParsedBody:
+    """Read a JSON body, of a call to `api` or, with None, to a path of no known API.
+
+    Raises InvalidBodyError when the body is not a JSON object or names no model.
+    """
     if not body:
         raise InvalidBodyError("the request has no body; send a JSON object with a model")
     if len(body) > _LARGE_BYTES and _values(body) > _MAX_VALUES:
@@ -92,19 +95,19 @@ def parse(path: str, body: bytes) -> ParsedBody:
         message = f"the model must be text of at most {MAX_MODEL} characters"
         raise InvalidBodyError(message)
     try:
-        prompt = openai.bounded(_material(path, document))
+        prompt = openai.bounded(_material(api, document))
     except RecursionError:
         raise InvalidBodyError("the request body is nested too deeply") from None
     return ParsedBody(model, prompt, document.get("stream") is True)
 
 
 def _values(body: bytes) -> int:
-    """Return a bound on the values; a key counts twice more, as an object's entry costs that much."""
+    """Return a bound on the JSON values; a key counts twice more: an object's entry takes more memory."""
     return body.count(b",") + body.count(b"[") + body.count(b"{") + 2 * body.count(b":")
 
 
 def _is_text(name: str) -> bool:
-    """Tell whether UTF-8 can hold the name: JSON may hold half a surrogate pair, labels and hashes cannot."""
+    """Tell whether UTF-8 can encode the name: JSON may hold half a surrogate pair, a label cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -112,8 +115,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _material(path: str, document: dict[str, object]) -> Iterable[bytes]:
-    api = api_of(path)
-    if api is None:  # a path of no known API: the body's fields say which it resembles
+def _material(api: Api | None, document: dict[str, object]) -> Iterable[bytes]:
+    if api is None:  # the body's fields say which API it resembles
         api = next((each for each in APIS if each.field in document), None)
     return api.prompt(document) if api is not None and api.field in document else ()

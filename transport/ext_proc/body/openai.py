@@ -63,7 +63,7 @@ def responses(document: dict[str, object]) -> Iterator[bytes]:
 
 
 def _text(text: str) -> bytes:
-    """Return as much of the text as can matter; JSON may hold half a surrogate pair."""
+    """Encode the text up to the limit, and half a surrogate pair, which JSON may hold, as it is."""
     return text[:MAX_MATERIAL_BYTES].encode("utf-8", "surrogatepass")
 
 
@@ -137,5 +137,5 @@ def _text_or_ids(value: object) -> bytes:
         try:
             return array("I", value).tobytes()
         except (OverflowError, TypeError):
-            pass  # no token ids; the server will say so
+            pass  # not token ids: the model server will refuse them
     return _canonical(value)

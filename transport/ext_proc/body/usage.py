@@ -4,19 +4,19 @@ import json
 import re
 from typing import Final, Protocol
 
-#: Longest piece of a response that is kept while looking for usage.
+#: Bytes of a response that are kept, at most, while usage is looked for.
 MAX_KEPT_BYTES: Final = 64 * 1024
-#: How often a piece of JSON, and how often the events of one chunk, are tried for a usage object, last first:
-#: a model server decides how often the key stands there, and each try costs up to some 50 us.
+#: Occurrences of the key that are tried as a usage object in a piece of JSON, last first, and events that are
+#: tried in a chunk. Each try costs up to 50 us, and the model server decides how often the key occurs.
 MAX_TRIES: Final = 4
 _KEY: Final = b'"usage"'
-#: Servers that were asked for usage write `"usage": null` into every event but the last.
+#: A model server that counts usage writes `"usage": null` into all events but the last.
 _OBJECT: Final = re.compile(rb'"usage"\s*:\s*\{')
 _decode_at: Final = json.JSONDecoder().raw_decode
 
 
 class Usage:
-    """Token counts as the model server reports them; 0 where it says nothing."""
+    """Token counts as the model server reports them; 0 for a count that it leaves out."""
 
     __slots__ = ("cached_tokens", "input_tokens", "output_tokens")
 
@@ -49,10 +49,10 @@ class StreamUsage:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self._carry = b""
-        self._skip = False  # inside a line longer than we keep
+        self._skip = False  # inside a line that exceeds MAX_KEPT_BYTES
 
     def feed(self, chunk: bytes) -> None:
-        """Scan the complete lines; most chunks end with one and hold no usage, and cost one search."""
+        """Scan the complete lines. Most chunks end with one and hold no usage: they cost one search."""
         if self._carry:
             chunk = self._carry + chunk
         end = chunk.rfind(b"\n") + 1
@@ -93,7 +93,7 @@ class StreamUsage:
 
 
 class DocumentUsage:
-    """Usage from one JSON document; only its last part is kept, as servers write usage after choices."""
+    """Usage from one JSON document. Only its last part is kept: servers write usage after choices."""
 
     __slots__ = ("_tail", "usage")
 
@@ -102,7 +102,7 @@ class DocumentUsage:
         self._tail = bytearray()
 
     def feed(self, chunk: bytes) -> None:
-        """Keep the chunk, and of what came before as much as is bounded."""
+        """Keep the end of the body so far: at least MAX_KEPT_BYTES of it, at most twice that."""
         self._tail += chunk[-MAX_KEPT_BYTES:]
         if len(self._tail) > 2 * MAX_KEPT_BYTES:
             del self._tail[:-MAX_KEPT_BYTES]

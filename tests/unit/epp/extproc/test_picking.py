@@ -1,20 +1,22 @@
 """The life of a request: every case that a proxy can bring about, without a transport."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 import envoy_messages as wire
 from counting_router import CountingRouter
-from endpoint_picker.decision import Refusal
+from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
 from endpoint_picker.extproc.picking import Picking
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import CHUNK_BYTES, OK, Exchange
 from ext_proc.processor import Ending
@@ -28,6 +30,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.seconds: list[float] = []
+        self.fails_after = False
         self.records: list[Record] = []
         self.gaps: list[float] = []
         self.decisions: list[Outcome | None] = []
@@ -37,12 +41,15 @@ class Tally:
 
     def decided(self, record: Record, seconds: float) -> None:
         self.decisions.append(record.outcome)
+        self.seconds.append(seconds)
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
         return self.gaps.append
 
     def ended(self, record: Record) -> None:
         self.records.append(record)
+        if self.fails_after:
+            raise ZeroDivisionError
 
 
 class Peer:
@@ -62,10 +69,17 @@ class Peer:
         for payload in payloads:
             self.now += 1.0
             got += self.exchange.received(payload, self.now)
+            if self.exchange.waits:
+                self.exchange.on_resume = self._resumed
             while self.exchange.has_more:
                 got += self.exchange.more()
         self.replies += got
         return got
+
+    def _resumed(self, late: Decision | Refusal) -> None:
+        self.exchange.resumed(late, self.now)
+        while self.exchange.has_more:
+            self.replies += self.exchange.more()
 
     def close(self) -> None:
         self.exchange.closed(Ending.DISCONNECTED, self.now)
@@ -305,16 +319,6 @@ def test_a_large_body_comes_back_whole_in_pieces() -> None:
     assert peer.budget.held_bytes == 0
 
 
-def test_a_large_body_is_handed_out_in_batches() -> None:
-    peer = Peer()
-    head = peer.exchange.received(wire.request_headers(), 1.0)
-    body = wire.body_of(prompt="x" * (3 * 1024 * 1024))
-    first = peer.exchange.received(wire.request_body(body, end=True), 2.0)
-    assert list(head) == []
-    assert len(first) < 20
-    assert peer.exchange.has_more
-
-
 def test_a_body_over_the_limit_gets_413() -> None:
     peer = Peer(budget=BodyBudget(max_request_bytes=1000))
     peer.feed(wire.request_headers(), wire.request_body(b"x" * 600, end=False))
@@ -394,16 +398,6 @@ def test_a_response_without_body_completes() -> None:
     assert peer.router.ends == 1
 
 
-def test_a_response_piece_above_the_reply_limit_is_split() -> None:
-    peer = routed()
-    peer.feed(wire.response_headers("text/plain"))
-    replies = peer.feed(wire.response_body(b"x" * (CHUNK_BYTES + 1), end=True))
-    assert [(len(part), end) for part, end in wire.pieces(replies, "response_body")] == [
-        (CHUNK_BYTES, False),
-        (1, True),
-    ]
-
-
 def test_served_by_another_endpoint_gives_the_reservation_back() -> None:
     peer = routed(CountingRouter(A, B))
     peer.feed(wire.response_headers(served=A), wire.response_body(b"{}", end=True))
@@ -422,38 +416,6 @@ def test_a_local_reply_of_the_proxy_before_the_body_is_complete() -> None:
     assert peer.budget.held_bytes == 0
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        pytest.param([wire.request_body(b"x", end=True)], id="body first"),
-        pytest.param([wire.trailers("request_trailers")], id="trailers first"),
-        pytest.param([wire.request_headers(), wire.request_headers()], id="headers twice"),
-        pytest.param([*post(wire.body_of()), wire.request_body(b"x", end=True)], id="body after its end"),
-        pytest.param([*post(wire.body_of()), wire.trailers("request_trailers")], id="trailers after the end"),
-        pytest.param([*post(wire.body_of()), wire.response_body(b"x", end=True)], id="response body first"),
-        pytest.param(
-            [*post(wire.body_of()), wire.trailers("response_trailers")], id="response trailers first"
-        ),
-        pytest.param(
-            [*post(wire.body_of()), wire.response_headers(), wire.response_headers()], id="response twice"
-        ),
-        pytest.param(
-            [*post(wire.body_of()), wire.response_headers(end=True), wire.response_body(b"x", end=True)],
-            id="response body after its end",
-        ),
-    ],
-)
-def test_a_message_out_of_order_fails_the_stream(messages: list[bytes]) -> None:
-    peer = Peer()
-    peer.feed(*messages)
-    assert peer.exchange.status is not None
-    assert peer.exchange.status.code is StatusCode.FAILED_PRECONDITION
-    assert peer.exchange.status.message
-    assert len(peer.tally.records) == 1
-    assert peer.router.held == []
-    assert peer.feed(*post(wire.body_of())) == []
-
-
 @pytest.mark.parametrize("payload", [b"\xff\xff", b"", b"\x42\x00"])
 def test_garbage_fails_the_stream(payload: bytes) -> None:
     peer = Peer()
@@ -461,17 +423,6 @@ def test_garbage_fails_the_stream(payload: bytes) -> None:
     assert peer.exchange.status is not None
     assert peer.exchange.status.code is StatusCode.INVALID_ARGUMENT
     assert peer.record.ending is Ending.PROTOCOL_ERROR
-
-
-@pytest.mark.parametrize(("request_mode", "response_mode"), [(1, 4), (2, 2), (4, 1)])
-def test_a_proxy_in_another_body_mode_is_told_so(request_mode: int, response_mode: int) -> None:
-    message = wire.pb.ProcessingRequest.FromString(wire.request_headers())
-    message.protocol_config.request_body_mode = request_mode
-    message.protocol_config.response_body_mode = response_mode
-    peer = Peer()
-    peer.feed(message.SerializeToString())
-    assert peer.exchange.status is not None
-    assert "FULL_DUPLEX_STREAMED" in peer.exchange.status.message
 
 
 def test_a_proxy_that_does_not_send_bodies_gets_its_pick_at_once() -> None:
@@ -583,3 +534,113 @@ def test_trailers_after_a_body_that_is_not_shown_pass() -> None:
     assert peer.exchange.status is None
     peer.feed(wire.trailers("request_trailers"))
     assert peer.exchange.status is not None
+
+
+class Ticket(Waiting):
+    """A decision that waits in a `QueueingRouter`."""
+
+    def __init__(self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume) -> None:
+        self.request, self.subset, self.resume = request, subset, resume
+        self.cancelled = 0
+
+    @override
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+class QueueingRouter(CountingRouter):
+    """Has every request wait until `let_in` decides on it."""
+
+    def __init__(self, *endpoints: str, refusal: Refusal | None = None) -> None:
+        super().__init__(*endpoints, refusal=refusal)
+        self.tickets: list[Ticket] = []
+
+    @override
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
+        self.tickets.append(Ticket(request, subset, resume))
+        return self.tickets[-1]
+
+    def let_in(self) -> None:
+        for ticket in self.tickets:
+            if not ticket.cancelled:
+                ticket.request.priority = 7
+                decision = super().decide(ticket.request, ticket.subset, ticket.resume)
+                assert not isinstance(decision, Waiting)
+                ticket.resume(decision)
+        self.tickets.clear()
+
+
+def queued(router: QueueingRouter) -> Peer:
+    peer = Peer(router)
+    assert peer.feed(*post(wire.body_of())) == []
+    assert peer.tally.decisions == []
+    return peer
+
+
+def test_a_request_that_waited_is_picked_for_like_one_that_did_not() -> None:
+    router = QueueingRouter(A, B)
+    late, at_once = queued(router), Peer(CountingRouter(A, B))
+    router.let_in()
+    at_once.feed(*post(wire.body_of()))
+    assert late.replies == at_once.replies
+    assert late.tally.decisions == [Outcome.PICKED]
+    assert late.tally.seconds == [0.0]
+    late.feed(wire.response_headers(served=B), wire.response_body(b"{}", end=True))
+    assert (late.record.endpoint, late.record.priority) == (B, 7)
+    assert late.record.decided_at > late.record.started_at
+    assert (router.held, router.ends, router.first_bytes) == ([], 1, 1)
+
+
+def test_a_request_that_waited_can_be_refused() -> None:
+    router = QueueingRouter(A, refusal=Refusal(Outcome.SATURATED, "because"))
+    peer = queued(router)
+    router.let_in()
+    assert peer.immediate.status.code == 429
+    assert (peer.record.ending, peer.record.outcome) == (Ending.REFUSED, Outcome.SATURATED)
+    assert peer.record.priority == 7
+    assert peer.exchange.status is OK
+
+
+def test_a_client_that_goes_away_takes_its_request_out_of_the_queue() -> None:
+    router = QueueingRouter(A)
+    peer = queued(router)
+    (ticket,) = router.tickets
+    peer.close()
+    assert ticket.cancelled == 1
+    router.let_in()
+    assert (peer.replies, router.held) == ([], [])
+    assert (peer.record.ending, peer.record.outcome) == (Ending.DISCONNECTED, None)
+    assert peer.budget.held_bytes == 0
+
+
+class FailingReader:
+    """A reader of usage that fails at the end."""
+
+    usage = None
+
+    def feed(self, chunk: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("fault", ["usage", "router", "observer"])
+def test_a_fault_at_the_end_leaves_no_reservation_and_no_open_exchange(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Peer()
+    if fault == "usage":
+        monkeypatch.setattr("endpoint_picker.extproc.picking.DocumentUsage", FailingReader)
+    elif fault == "router":
+        peer.router.fails_after = True
+    else:
+        peer.tally.fails_after = True
+    peer.feed(*post(wire.body_of()), wire.response_headers(), wire.response_body(b"{}", end=False))
+    with pytest.raises(ZeroDivisionError):
+        peer.feed(wire.response_body(b"", end=True))
+    peer.close()
+    assert (peer.router.held, peer.router.ends) == ([], 1)
+    assert len(peer.tally.records) == 1

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, MAX_PROMPT_TOKENS
-from ext_proc.body.apis import InvalidBodyError, api_of, parse
+from ext_proc.body import apis
+from ext_proc.body.apis import InvalidBodyError, ParsedBody, api_of
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = (
     "/v1/chat/completions",
@@ -16,6 +17,10 @@ CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = (
     "/v1/responses",
     "/v1/embeddings",
 )
+
+
+def parse(path: str, body: bytes) -> ParsedBody:
+    return apis.parse(api_of(path), body)
 
 
 def prompt(path: str, **fields: Any) -> bytes:

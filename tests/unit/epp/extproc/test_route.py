@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from typing_extensions import override
@@ -36,33 +35,6 @@ def handler_on(
     handler = process_route(router, BodyBudget(), metrics or PickerMetrics(), Clock())(stream)
     handler.opened(())
     return handler
-
-
-def test_a_slow_proxy_is_given_a_large_body_as_it_takes_it() -> None:
-    stream, router = RecordingStream(), CountingRouter(A)
-    stream.room = False
-    handler = handler_on(stream, router)
-    body = wire.body_of(prompt="x" * 5_000_000)
-    handler.received(wire.request_headers())
-    handler.received(wire.request_body(body, end=True))
-    counts = [len(stream.sent)]
-    while stream.sent and not wire.pieces(stream.sent[-1:], "request_body")[0][1]:
-        handler.writable()
-        counts.append(len(stream.sent))
-    assert b"".join(part for part, _ in wire.pieces(stream.sent, "request_body")) == body
-    assert max(after - before for before, after in pairwise(counts)) < 20
-    assert len(counts) > 4
-
-
-def test_a_response_is_answered_while_a_large_body_waits() -> None:
-    stream, router = RecordingStream(), CountingRouter(A)
-    stream.room = False
-    handler = handler_on(stream, router)
-    handler.received(wire.request_headers())
-    handler.received(wire.request_body(wire.body_of(prompt="x" * 5_000_000), end=True))
-    handler.received(wire.response_headers(status="413", end=True))
-    assert wire.kinds(stream.sent[-1:]) == ["response_headers"]
-    assert not router.held
 
 
 @pytest.mark.parametrize("end", ["ended", "aborted"])

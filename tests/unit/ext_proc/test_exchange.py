@@ -1,0 +1,434 @@
+"""The protocol of one exchange: every state and message, answers that wait, budget, pieces and ends."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envoy_messages as wire
+from ext_proc.budget import BodyBudget
+from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS, Request, Response
+from ext_proc.processor import Ending, Forward, Reply
+from lean_grpc import StatusCode
+from stand_in_processor import FORWARD, REPLY, Peer
+
+HEADERS = wire.request_headers()
+ONLY_HEADERS = wire.request_headers(end=True, method="GET")
+UNSEEN_BODY = wire.request_headers(body_modes=(0, 4))
+PIECE = wire.request_body(b"piece", end=False)
+LAST = wire.request_body(b"last", end=True)
+END = wire.request_body(b"", end=True)
+TRAILERS = wire.trailers("request_trailers")
+RESPONSE = wire.response_headers()
+RESPONSE_END = wire.response_headers(status="204", end=True)
+RESPONSE_PIECE = wire.response_body(b"piece", end=False)
+RESPONSE_LAST = wire.response_body(b"last", end=True)
+RESPONSE_BODY_END = wire.response_body(b"", end=True)
+RESPONSE_TRAILERS = wire.trailers("response_trailers")
+UNKNOWN = b"\x42\x00"
+MALFORMED = b"\xff\xff"
+
+#: Messages that bring a new exchange into a state of its request; the states that wait need a waiting answer.
+TO_REQUEST = {
+    Request.EXPECTED: (),
+    Request.BUFFERING: (HEADERS, PIECE),
+    Request.WAITING: (HEADERS, PIECE, LAST),
+    Request.WAITING_UNSEEN: (UNSEEN_BODY,),
+    Request.ANSWERED: (HEADERS, PIECE, LAST),
+    Request.UNSEEN: (UNSEEN_BODY,),
+    Request.ABANDONED: (RESPONSE,),
+}
+WAITS = (Request.WAITING, Request.WAITING_UNSEEN)
+#: Replies by letter: headers, body and trailers of the request in lower, of the response in upper case.
+LETTERS = {
+    "request_headers": "h",
+    "request_body": "b",
+    "request_trailers": "t",
+    "response_headers": "H",
+    "response_body": "B",
+    "response_trailers": "T",
+    "immediate_response": "i",
+}
+#: What each message does in each state: the replies, then the state. "!" fails the stream.
+REQUEST_TABLE = """
+                 HEADERS       ONLY_HEADERS  UNSEEN_BODY  PIECE         LAST          END               TRAILERS
+EXPECTED         -BUFFERING    h-ANSWERED    h-UNSEEN     !             !             !                 !
+BUFFERING        !             !             !            -BUFFERING    hb-ANSWERED   hb-ANSWERED       hbt-ANSWERED
+WAITING          !             !             !            !             !             -WAITING          !
+WAITING_UNSEEN   !             !             !            !             !             -WAITING_UNSEEN   -WAITING
+ANSWERED         !             !             !            !             !             -ANSWERED         !
+UNSEEN           !             !             !            !             !             -UNSEEN           t-ANSWERED
+ABANDONED        !             !             !            -ABANDONED    -ABANDONED    -ABANDONED        t-ABANDONED
+"""  # noqa: E501
+RESPONSE_TABLE = """
+            RESPONSE       RESPONSE_END  RESPONSE_PIECE  RESPONSE_LAST  RESPONSE_BODY_END  RESPONSE_TRAILERS
+EXPECTED    H-STREAMING    H-OVER        !               !              !                  !
+STREAMING   !              !             B-STREAMING     B-OVER         B-OVER             T-OVER
+OVER        !              !             !               !              -OVER              !
+"""
+TO_RESPONSE = {
+    Response.EXPECTED: (),
+    Response.STREAMING: (RESPONSE,),
+    Response.OVER: (RESPONSE, RESPONSE_LAST),
+}
+#: The state of the request when the first response headers have come.
+AFTER_RESPONSE = {
+    Request.EXPECTED: Request.ABANDONED,
+    Request.BUFFERING: Request.ABANDONED,
+    Request.WAITING: Request.ABANDONED,
+    Request.WAITING_UNSEEN: Request.ABANDONED,
+    Request.ANSWERED: Request.ANSWERED,
+    Request.UNSEEN: Request.UNSEEN,
+}
+
+
+def cells(text: str) -> list[tuple[str, str, str]]:
+    """Return (state, message, outcome) of every cell of a table."""
+    head, *rows = (line.split() for line in text.strip().splitlines())
+    return [(row[0], name, outcome) for row in rows for name, outcome in zip(head, row[1:], strict=True)]
+
+
+def at(request: Request) -> Peer:
+    """Return an exchange whose request is in this state."""
+    peer = Peer(None if request in WAITS else FORWARD)
+    peer.feed(*TO_REQUEST[request])
+    assert peer.exchange.states[0] is request
+    return peer
+
+
+def letters(replies: list[bytes]) -> str:
+    return "".join(LETTERS[kind] for kind in wire.kinds(replies))
+
+
+def failed(peer: Peer) -> bool:
+    """Tell whether the stream failed as one that broke the protocol must."""
+    status = peer.exchange.status
+    if status is None:
+        return False
+    assert status.code in {StatusCode.FAILED_PRECONDITION, StatusCode.INVALID_ARGUMENT}
+    assert status.message
+    assert peer.budget.held_bytes == 0
+    assert not peer.exchange.has_more
+    assert not peer.exchange.waits
+    assert len(peer.processor.endings) == 1
+    assert peer.feed(HEADERS, LAST, RESPONSE) == []
+    return True
+
+
+def test_the_tables_here_hold_every_state_and_every_kind_of_message() -> None:
+    kinds = {wire.kind(globals()[name]) for _, name, _ in cells(REQUEST_TABLE) + cells(RESPONSE_TABLE)}
+    assert kinds == (REQUEST_CELLS.keys() | RESPONSE_CELLS.keys()) - {""}
+    assert {state for state, _, _ in cells(REQUEST_TABLE)} == {each.name for each in Request}
+    assert {state for state, _, _ in cells(RESPONSE_TABLE)} == {each.name for each in Response}
+
+
+@pytest.mark.parametrize(("state", "message", "outcome"), cells(REQUEST_TABLE))
+def test_a_message_of_the_request_in_each_state(state: str, message: str, outcome: str) -> None:
+    peer = at(Request[state])
+    replies = letters(peer.feed(globals()[message]))
+    if outcome == "!":
+        assert replies == ""
+        assert failed(peer)
+        assert peer.processor.waiting.cancelled == (Request[state] in WAITS)
+    else:
+        answered, _, after = outcome.partition("-")
+        assert (replies, peer.exchange.states[0].name) == (answered, after)
+        assert peer.exchange.status is None
+
+
+@pytest.mark.parametrize("request_state", [Request.ANSWERED, Request.UNSEEN, Request.ABANDONED])
+@pytest.mark.parametrize(("state", "message", "outcome"), cells(RESPONSE_TABLE))
+def test_a_message_of_the_response_in_each_state(
+    request_state: Request, state: str, message: str, outcome: str
+) -> None:
+    abandoned = request_state is Request.ABANDONED
+    peer = at(Request.BUFFERING if abandoned else request_state)
+    peer.feed(*TO_RESPONSE[Response[state]])
+    replies = letters(peer.feed(globals()[message]))
+    if outcome == "!":
+        assert replies == ""
+        assert failed(peer)
+        return
+    answered, _, after = outcome.partition("-")
+    assert (replies, peer.exchange.states[1].name) == (answered, after)
+    assert peer.exchange.states[0] is request_state
+    assert peer.processor.endings == ([Ending.COMPLETED] if after == "OVER" else [])
+
+
+@pytest.mark.parametrize(("before", "after"), AFTER_RESPONSE.items())
+@pytest.mark.parametrize("message", [RESPONSE, RESPONSE_END], ids=["body follows", "headers only"])
+def test_response_headers_in_each_state_of_the_request(
+    before: Request, after: Request, message: bytes
+) -> None:
+    peer = at(before)
+    assert letters(peer.feed(message)) == "H"
+    assert peer.exchange.states[0] is after
+    assert peer.exchange.status is None
+    assert peer.budget.held_bytes == 0
+    assert peer.processor.waiting.cancelled == (before in WAITS)
+
+
+@pytest.mark.parametrize("payload", [UNKNOWN, MALFORMED, b""], ids=["unknown", "malformed", "empty"])
+@pytest.mark.parametrize("response", Response)
+@pytest.mark.parametrize("request_state", Request)
+def test_what_is_no_known_message_fails_the_stream_in_each_state(
+    request_state: Request, response: Response, payload: bytes
+) -> None:
+    peer = at(request_state)
+    peer.feed(
+        *TO_RESPONSE[response][len(TO_REQUEST[request_state]) if request_state is Request.ABANDONED else 0 :]
+    )
+    completed = len(peer.processor.endings)
+    peer.feed(payload)
+    assert peer.exchange.status is not None
+    assert peer.exchange.status.code is StatusCode.INVALID_ARGUMENT
+    assert peer.processor.endings == ([Ending.COMPLETED] if completed else [Ending.PROTOCOL_ERROR])
+
+
+@pytest.mark.parametrize(("request_mode", "response_mode"), [(1, 4), (2, 2), (4, 1)])
+def test_another_body_mode_fails_the_stream_before_the_processor_is_asked(
+    request_mode: int, response_mode: int
+) -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers(body_modes=(request_mode, response_mode)))
+    assert failed(peer)
+    assert peer.processor.calls == ["ended"]
+
+
+def test_a_response_whose_body_is_not_shown_completes_with_the_stream() -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers(end=True, method="GET", body_modes=(4, 0)), RESPONSE)
+    assert peer.processor.endings == []
+    peer.close()
+    assert peer.processor.endings == [Ending.COMPLETED]
+
+
+# Answers that wait
+
+ASKS = {
+    "headers only": (ONLY_HEADERS,),
+    "body not shown": (UNSEEN_BODY,),
+    "body": (HEADERS, PIECE, LAST),
+    "body, empty end": (HEADERS, PIECE, END),
+    "body, trailers": (HEADERS, PIECE, TRAILERS),
+    "large body": (HEADERS, wire.request_body(b"x" * 3_000_000, end=True)),
+    "large body, trailers": (HEADERS, wire.request_body(b"x" * 3_000_000, end=False), TRAILERS),
+}
+
+
+@pytest.mark.parametrize("answer", [FORWARD, REPLY], ids=["forward", "reply"])
+@pytest.mark.parametrize("messages", ASKS.values(), ids=ASKS.keys())
+def test_a_late_answer_brings_the_replies_of_one_at_once(
+    messages: tuple[bytes, ...], answer: Forward | Reply
+) -> None:
+    at_once, late = Peer(answer), Peer(None)
+    at_once.feed(*messages)
+    assert late.feed(*messages) == []
+    assert late.exchange.waits
+    assert late.resume(answer) == at_once.replies
+    assert late.processor.body == at_once.processor.body
+    assert late.exchange.states == at_once.exchange.states
+    assert late.exchange.status == at_once.exchange.status
+    assert late.processor.endings == at_once.processor.endings
+    assert late.budget.held_bytes == 0
+    assert not late.exchange.waits
+
+
+def test_trailers_that_come_while_an_answer_waits_are_answered_after_the_headers() -> None:
+    peer = Peer(None)
+    assert peer.feed(UNSEEN_BODY, TRAILERS) == []
+    assert letters(peer.resume(FORWARD)) == "ht"
+    assert peer.exchange.states[0] is Request.ANSWERED
+
+
+@pytest.mark.parametrize("body", [b"x" * 1000, b"x" * 3_000_000], ids=["small", "large"])
+def test_the_body_of_an_answer_that_waits_is_held_and_counted(body: bytes) -> None:
+    peer = Peer(None)
+    peer.feed(HEADERS, wire.request_body(body, end=True))
+    assert peer.budget.held_bytes == len(body)
+    replies = peer.resume(FORWARD)
+    assert b"".join(part for part, _ in wire.pieces(replies, "request_body")) == body
+    assert peer.budget.held_bytes == 0
+
+
+INTERRUPTIONS = {
+    "more body": PIECE,
+    "headers again": HEADERS,
+    "response body": RESPONSE_PIECE,
+    "response trailers": RESPONSE_TRAILERS,
+    "unknown": UNKNOWN,
+    "malformed": MALFORMED,
+    "response headers": RESPONSE,
+    "response of headers only": RESPONSE_END,
+    "stream end": None,
+}
+
+
+@pytest.mark.parametrize("interruption", INTERRUPTIONS.values(), ids=INTERRUPTIONS.keys())
+@pytest.mark.parametrize("messages", ASKS.values(), ids=ASKS.keys())
+def test_an_interruption_cancels_the_answer_that_waits_and_frees_the_body(
+    messages: tuple[bytes, ...], interruption: bytes | None
+) -> None:
+    peer = Peer(None)
+    peer.feed(*messages)
+    if interruption is None:
+        peer.close()
+    else:
+        peer.feed(interruption)
+    assert peer.processor.waiting.cancelled == 1
+    assert not peer.exchange.waits
+    assert peer.budget.held_bytes == 0
+    assert peer.resume(FORWARD) == []
+    peer.close()
+    assert len(peer.processor.endings) == 1
+    assert peer.processor.waiting.cancelled == 1
+
+
+# Pieces and budget
+
+
+@given(cuts=st.lists(st.integers(0, 200_000), max_size=6), trailers=st.booleans(), waits=st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_any_split_of_a_body_comes_back_whole_in_pieces(cuts: list[int], trailers: bool, waits: bool) -> None:
+    body = bytes(range(250)) * 800
+    edges = [0, *sorted(cuts), len(body)]
+    parts = [body[start:end] for start, end in pairwise(edges)]
+    peer = Peer(None if waits else FORWARD)
+    peer.feed(HEADERS, *(wire.request_body(part, end=False) for part in parts))
+    assert peer.budget.held_bytes == len(body)
+    peer.feed(TRAILERS if trailers else END)
+    if waits:
+        peer.resume(FORWARD)
+    got = wire.pieces(peer.replies, "request_body")
+    assert b"".join(part for part, _ in got) == body
+    assert [end for _, end in got] == [False] * (len(got) - 1) + [not trailers]
+    assert max(len(part) for part, _ in got) <= CHUNK_BYTES
+    assert letters(peer.replies) == "h" + "b" * len(got) + "t" * trailers
+    assert peer.budget.held_bytes == 0
+
+
+def test_a_large_body_is_handed_out_in_batches() -> None:
+    peer = Peer()
+    peer.exchange.received(HEADERS, 1.0)
+    first = peer.exchange.received(wire.request_body(b"x" * 3_000_000, end=True), 2.0)
+    assert len(first) < 20
+    assert peer.exchange.has_more
+
+
+@pytest.mark.parametrize("response", [(RESPONSE_END,), (RESPONSE, RESPONSE_LAST)], ids=["headers", "body"])
+def test_a_response_before_the_body_is_sent_leaves_the_body_counted_until_it_is(
+    response: tuple[bytes, ...],
+) -> None:
+    peer, body = Peer(), b"x" * 3_000_000
+    exchange = peer.exchange
+    exchange.received(HEADERS, 1.0)
+    exchange.received(wire.request_body(body, end=True), 2.0)
+    for message in response:
+        exchange.received(message, 3.0)
+    assert peer.processor.endings == [Ending.COMPLETED]
+    assert exchange.has_more
+    assert peer.budget.held_bytes == len(body)
+    peer.drain()
+    assert peer.budget.held_bytes == 0
+
+
+def test_the_end_of_the_stream_frees_a_body_that_is_half_sent() -> None:
+    peer = Peer()
+    peer.exchange.received(HEADERS, 1.0)
+    peer.exchange.received(wire.request_body(b"x" * 3_000_000, end=True), 2.0)
+    peer.exchange.received(RESPONSE_END, 3.0)
+    peer.close()
+    assert peer.budget.held_bytes == 0
+    assert not peer.exchange.has_more
+
+
+def test_a_body_over_its_limit_is_refused_by_the_processor() -> None:
+    peer = Peer(budget=BodyBudget(max_request_bytes=1000))
+    peer.feed(HEADERS, wire.request_body(b"x" * 600, end=False))
+    assert letters(peer.feed(wire.request_body(b"x" * 600, end=False))) == "i"
+    assert peer.processor.calls == ["request_headers", "body_too_large", "ended"]
+    assert (peer.exchange.status, peer.budget.held_bytes) == (OK, 0)
+
+
+def test_a_full_budget_refuses_a_body_and_leaves_the_others() -> None:
+    budget = BodyBudget(max_held_bytes=1000)
+    first, second = Peer(budget=budget), Peer(budget=budget)
+    first.feed(HEADERS, wire.request_body(b"x" * 700, end=False))
+    assert letters(second.feed(HEADERS, wire.request_body(b"x" * 700, end=False))) == "i"
+    assert "buffers_full" in second.processor.calls
+    assert letters(first.feed(END)) == "hb"
+    assert budget.held_bytes == 0
+
+
+def test_a_response_piece_above_the_limit_is_split() -> None:
+    peer = at(Request.ANSWERED)
+    replies = peer.feed(RESPONSE, wire.response_body(b"x" * (CHUNK_BYTES + 1), end=True))
+    assert [(len(part), end) for part, end in wire.pieces(replies, "response_body")] == [
+        (CHUNK_BYTES, False),
+        (1, True),
+    ]
+
+
+# Ends
+
+ALL = (
+    HEADERS, ONLY_HEADERS, UNSEEN_BODY, PIECE, LAST, END, TRAILERS, RESPONSE, RESPONSE_END, RESPONSE_PIECE,
+    RESPONSE_LAST, RESPONSE_BODY_END, RESPONSE_TRAILERS, UNKNOWN, MALFORMED, FORWARD, REPLY, None,
+)  # fmt: skip
+NORMAL = (HEADERS, PIECE, LAST, FORWARD, RESPONSE, RESPONSE_PIECE, RESPONSE_BODY_END)
+
+
+@given(
+    start=st.integers(0, len(NORMAL)),
+    rest=st.lists(st.sampled_from(ALL), max_size=8),
+    answer=st.sampled_from([FORWARD, REPLY, None]),
+)
+@settings(deadline=None, max_examples=500)
+def test_any_sequence_ends_once_and_holds_nothing(
+    start: int, rest: list[bytes | Forward | Reply | None], answer: Forward | Reply | None
+) -> None:
+    peer = Peer(answer)
+    waited = False
+    for event in (*NORMAL[:start], *rest):
+        if event is None:
+            peer.close()
+        elif isinstance(event, bytes):
+            peer.feed(event)
+        elif peer.exchange.waits:
+            peer.resume(event)
+        waited |= peer.exchange.waits
+    resumed = "resumed" in peer.processor.calls
+    peer.close()
+    peer.close()
+    assert len(peer.processor.endings) == 1
+    assert peer.processor.waiting.cancelled == (waited and not resumed)
+    assert peer.budget.held_bytes == 0
+    assert not peer.exchange.has_more
+    assert letters(peer.replies).count("h") <= 1
+
+
+METHODS = {
+    "request_headers": (HEADERS,),
+    "request": (HEADERS, LAST),
+    "response_headers": (HEADERS, LAST, RESPONSE),
+    "response_body": (HEADERS, LAST, RESPONSE, RESPONSE_PIECE),
+    "ended": (HEADERS, LAST, RESPONSE, RESPONSE_LAST),
+}
+
+
+@pytest.mark.parametrize(("method", "messages"), METHODS.items(), ids=METHODS.keys())
+def test_a_processor_that_fails_hears_of_the_end_and_nothing_is_held(
+    method: str, messages: tuple[bytes, ...]
+) -> None:
+    peer = Peer(fails_in=method)
+    with pytest.raises(ZeroDivisionError):
+        peer.feed(*messages)
+    if method == "ended":
+        peer.exchange.closed(Ending.INTERNAL_ERROR, 9.0)
+        assert peer.processor.endings == [Ending.COMPLETED]
+    else:
+        peer.exchange.closed(Ending.INTERNAL_ERROR, 9.0)
+        assert peer.processor.endings == [Ending.INTERNAL_ERROR]
+    assert peer.budget.held_bytes == 0
+    assert peer.feed(RESPONSE) == []
