@@ -47,8 +47,10 @@ _LOOK_EVERY: Final = 0.5
 _REPORT_WITHIN: Final = 10.0
 #: Seconds after which a watch that was begun anew counts as good.
 _SETTLED_AFTER: Final = 10.0
-#: Threads that were given up and have not ended. One more, and only a new process helps.
-_MOST_LINGERING: Final = 5
+#: Seconds after which a thread that was given up should have ended.
+_HUNG_AFTER: Final = 60.0
+#: Threads that have not ended by then. One more, and only a new process helps.
+_MOST_HUNG: Final = 5
 #: Seconds after which a pass or a resync is broken off; every single call has a time-out of its own.
 _PASS_LIMIT: Final = 300.0
 _RESYNC_LIMIT: Final = 600.0
@@ -143,7 +145,8 @@ class Controller:
         self._watch_begun = 0.0
         self._watch_due = 0.0
         self._watch_failures = 0
-        self._lingering: list[RunningWatch] = []
+        # Watches that were given up and have not ended, with the time of giving up.
+        self._lingering: list[tuple[RunningWatch, float]] = []
         # Changes that a list has shown and no watch has reported, with the time by which one must have.
         self._unreported: dict[tuple[Kind, ObjectKey], tuple[int, float]] = {}
         self._repairs = RepairBackoff()
@@ -186,7 +189,7 @@ class Controller:
         lasting = {kind.resource: why for kind, (seconds, why) in down.items() if seconds > DOWN_AFTER}
         lasting |= {kind.resource: "the watch is being begun anew" for kind in wanted - kinds}
         dead = self._supervisor.dead()
-        if len(self._lingering) > _MOST_LINGERING:
+        if self._hung() > _MOST_HUNG:
             dead.append("watch")
         return Health(
             dead=tuple(dead),
@@ -420,7 +423,7 @@ class Controller:
 
     def _look_at_watch(self) -> None:
         now = self._clock()
-        self._lingering = [each for each in self._lingering if not each.has_ended]
+        self._lingering = [(each, since) for each, since in self._lingering if not each.has_ended]
         watch = self._watch
         if watch is None:
             self._begin_watch()
@@ -438,12 +441,17 @@ class Controller:
             kind, (space, name) = late
             self._give_up(watch, "blind", f"no watch reported a change of {kind.resource} {space}/{name}")
 
+    def _hung(self) -> int:
+        """Return how many threads should have ended and have not."""
+        now = self._clock()
+        return sum(now - since > _HUNG_AFTER for _, since in self._lingering)
+
     def _begin_watch(self) -> None:
         """Begin to watch, if nothing does, a list has succeeded before and the back-off is over."""
         now = self._clock()
         if self._watch is not None or self.reach is None or now < self._watch_due:
             return
-        if len(self._lingering) > _MOST_LINGERING:
+        if self._hung() > _MOST_HUNG:
             return
         metrics.WATCH_STARTS.inc()
         self._watch_begun = now
@@ -459,7 +467,7 @@ class Controller:
 
     def _abandon_watch(self, watch: RunningWatch) -> None:
         watch.abandon()
-        self._lingering.append(watch)
+        self._lingering.append((watch, self._clock()))
         self._watch = None
         self._unreported.clear()
 

@@ -36,7 +36,7 @@ _HEADER_SECONDS: Final = 5.0
 #: Seconds until a list must have been answered.
 _REQUEST_SECONDS: Final = 30.0
 #: Seconds until a thread that was told to stop has its event loop stopped.
-_STOP_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 1.0
 #: Seconds that a stopped thread gives its last tasks.
 _LAST_SECONDS: Final = 1.0
 #: Statuses after which kopf tries again; any other from 400 to 499 ends it.

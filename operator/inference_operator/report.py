@@ -145,16 +145,13 @@ class Reporter:
         now = api_time(datetime.now(UTC)).isoformat().replace("+00:00", "Z")
         count = self._events.get(name, 0) + 1
         try:
+            if count > 1 and not await self._count_event(seen, name, count, now):
+                count = 1
             if count == 1:
-                await self._api.create(
-                    EVENT, _event_body(seen, about, name, finding, now, good), FIELD_MANAGER
-                )
-            else:
-                await self._api.merge(EVENT, seen.namespace, name, {"count": count, "lastTimestamp": now})
+                body = _event_body(seen, about, name, finding, now, good)
+                await self._api.create(EVENT, body, FIELD_MANAGER)
         except ApiError as error:
-            if error.status == 404:  # expired: the next one is made anew
-                count = 0
-            elif not (error.status == 409 and error.reason == "AlreadyExists"):
+            if not (error.status == 409 and error.reason == "AlreadyExists"):
                 log.warning("event not written: %s", error.message, extra={"pool": "/".join(seen.key)})
                 return
         log.info(
@@ -163,6 +160,16 @@ class Reporter:
             extra={"pool": "/".join(seen.key), "reason": finding.reason, "about": kind.kind},
         )
         self._remember(name, count)
+
+    async def _count_event(self, seen: Observation, name: str, count: int, now: str) -> bool:
+        """Note on an event that it happened again; return False when it has expired."""
+        try:
+            await self._api.merge(EVENT, seen.namespace, name, {"count": count, "lastTimestamp": now})
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
 
     def _remember(self, name: str, count: int) -> None:
         self._events[name] = count

@@ -9,7 +9,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +19,8 @@ from typing import Any, TypeVar
 import pytest
 
 from api_server import APPLY, MERGE_PATCH, Answer, ApiServer
+from control_plane import running_control_plane
+from inference_api.crd import RESOURCES
 from local_cluster.control_plane import ControlPlane
 
 ROOT = Path(__file__).parents[2]
@@ -161,6 +165,21 @@ class Cluster:
         return found
 
 
+@contextmanager
+def running_cluster(directory: Path) -> Iterator[Cluster]:
+    """Run a control plane with our CRDs and the base manifests."""
+    with running_control_plane(directory / "plane") as plane:
+        api = ApiServer(plane)
+        for resource in RESOURCES:
+            answer = api.create(CRDS, resource.definition())
+            assert answer.code == 201, answer.message
+        for resource in RESOURCES:
+            name = resource.definition()["metadata"]["name"]
+            eventually(partial(established, api, name), f"{name} established")
+        kubectl(plane, "apply", "-k", str(ROOT / "manifests" / "base"))
+        yield Cluster(plane, api, directory)
+
+
 class OperatorProcess:
     """headroom-operator as a child process."""
 
@@ -211,9 +230,15 @@ class OperatorProcess:
         found = re.search(r'^headroom_operator_resyncs_total\{result="ok"\} (\S+)$', text, re.MULTILINE)
         return int(float(found[1])) if found else 0
 
-    def stop(self) -> int:
+    def stop(self, seconds: float = 20.0) -> int:
+        """Send SIGTERM and return the exit status; raises subprocess.TimeoutExpired."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=seconds)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end."""
+        self._process.kill()
+        self._process.wait(timeout=20)
 
 
 def make_ready(space: Space, app: str, address: str = "127.0.94.2") -> None:

@@ -1,29 +1,16 @@
 """A real control plane with the base manifests, and the operator with nothing but its own ServiceAccount."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
-from api_server import ApiServer
-from control_plane import running_control_plane
-from inference_api.crd import RESOURCES
-from operator_cluster import CRDS, ROOT, Cluster, OperatorProcess, Space, established, eventually, kubectl
+from operator_cluster import Cluster, OperatorProcess, Space, running_cluster
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("operator")
-    with running_control_plane(directory / "plane") as plane:
-        api = ApiServer(plane)
-        for resource in RESOURCES:
-            answer = api.create(CRDS, resource.definition())
-            assert answer.code == 201, answer.message
-        for resource in RESOURCES:
-            name = resource.definition()["metadata"]["name"]
-            eventually(partial(established, api, name), f"{name} established")
-        kubectl(plane, "apply", "-k", str(ROOT / "manifests" / "base"))
-        yield Cluster(plane, api, directory)
+    with running_cluster(tmp_path_factory.mktemp("operator")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,16 @@ from typing import Any
 from typing_extensions import override
 
 from inference_api.inference_objective import InferenceObjective
+from inference_operator import reasons
 from inference_operator.api import Api
 from inference_operator.cache import Cache
 from inference_operator.kinds import OBJECTIVES, Kind, Object
 from inference_operator.observation import Observation
 from inference_operator.ownership import judge
 from inference_operator.report import Reporter
+from inference_operator.status import report
 from observations import settled
+from recording_connection import RecordingConnection
 
 KIND = OBJECTIVES[0]
 
@@ -61,3 +64,25 @@ def test_a_new_priority_does_not_wait_until_all_objectives_are_told() -> None:
     assert len(names) == len(set(names)) == 100, "the rest is told next time, and nothing twice"
     asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: False))
     assert len(api.applied) == 100
+
+
+def test_an_event_that_has_expired_is_made_anew_at_once() -> None:
+    connection = RecordingConnection()
+    reporter = Reporter(Api(connection), Cache())
+    seen = settled()
+    verdict = judge(seen)
+    healed = [reasons.CHILD_HEALED.say(kind="ConfigMap", name="llm-epp-config", action="made again")]
+
+    def tell() -> list[str]:
+        """Report the same again; return the events that the API server holds then."""
+        asyncio.run(reporter.tell(seen, verdict, report(seen, verdict, []), healed))
+        return [
+            path
+            for path, body in connection.objects.items()
+            if body["kind"] == "Event" and body["message"] == healed[0].message
+        ]
+
+    (path,) = tell()
+    assert tell() == [path]
+    del connection.objects[path]
+    assert tell() == [path], "what happened is not lost with the old event"
