@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the operator until SIGTERM or SIGINT; exits with 1 when it cannot start."""
     settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
     configure_logs(settings.log_level)
+    raise_file_limit()
     sys.exit(asyncio.run(run(settings)))
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the hard limit does: each namespace with a pool holds a connection open.
+
+    The soft limit is often 1,024, for programs that use `select`; this one does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # a kernel may refuse "unlimited"
+        log.warning("the limit of open files stays at %d: %s", soft, error)
 
 
 async def run(settings: Settings) -> int:

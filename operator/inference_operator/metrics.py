@@ -44,6 +44,11 @@ PART_RESTARTS: Final = Counter(
     ("part",),
     registry=REGISTRY,
 )
+LOG_LINES_HELD_BACK: Final = Counter(
+    "headroom_operator_log_lines_held_back",
+    "Warnings and errors that were not logged because they repeated too often.",
+    registry=REGISTRY,
+)
 DENIED_RIGHTS: Final = Gauge(
     "headroom_operator_denied_rights", "Rights that the operator needs and does not have.", registry=REGISTRY
 )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from operator_cluster import Cluster, OperatorProcess, Space, pool
 
 #: Objects of the operator's that are listed to it at its start, so that a flood of events comes at once.
-_OBJECTS = 1500
+_OBJECTS = 800
 _POOLS = 12
 #: Seconds in which an operator must have ended, far less than a pod's grace period of 30.
 _GRACE = 15.0
