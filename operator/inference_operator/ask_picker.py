@@ -21,6 +21,7 @@ from inference_operator.api import Api, ApiError, ApiUnavailable
 from inference_operator.kinds import POD, Object, PoolKey
 from inference_operator.naming import selector_labels
 from inference_operator.picker_answers import PickerAnswer, Question, conclude
+from inference_operator.supervision import end_tasks
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class _Talk:
     question: Question | None = None
     known: PickerAnswer = field(default_factory=PickerAnswer)
     ended: float = 0.0
-    """When the last round ended, by time.monotonic."""
+    """When the last round ended, by the clock of the asker."""
     task: asyncio.Task[None] | None = None
 
     @property
@@ -101,9 +102,9 @@ class PickerAsker:
             talk.stop()
             talk.question = question
             talk.known = replace(talk.known, problem="", asking=True)
-            talk.task = asyncio.create_task(self._talk(key, talk, question, _PAUSES))
+            talk.task = self._begin(key, talk, question, _PAUSES)
         elif talk.has_ended and self._clock() - talk.ended >= self._again_after:
-            talk.task = asyncio.create_task(self._talk(key, talk, question, _ONCE))
+            talk.task = self._begin(key, talk, question, _ONCE)
         return talk.known
 
     def forget(self, key: PoolKey) -> None:
@@ -116,9 +117,15 @@ class PickerAsker:
         tasks = [talk.task for talk in self._talks.values() if talk.task is not None]
         for key in list(self._talks):
             self.forget(key)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
         if self._session is not None:
             await self._session.close()
+
+    def _begin(
+        self, key: PoolKey, talk: _Talk, question: Question, pauses: tuple[float, ...]
+    ) -> "asyncio.Task[None]":
+        name = f"ask {'/'.join(key)}"
+        return asyncio.create_task(self._talk(key, talk, question, pauses), name=name)
 
     async def _talk(self, key: PoolKey, talk: _Talk, question: Question, pauses: tuple[float, ...]) -> None:
         known = PickerAnswer(problem="no answer")

@@ -28,7 +28,7 @@ class Connection:
         self._held = held
         # A refused or failed call is judged by the caller; nothing is tried again behind its back.
         configuration.retries = None
-        # Every pool's pods have a stream of their own; a limit would let them starve all other calls.
+        # The pods of each namespace have a stream; a limit would let the streams starve all other calls.
         configuration.connection_pool_maxsize = 0
         self._configuration = configuration
         self._client = client.ApiClient(configuration)

@@ -149,6 +149,10 @@ class Watch:
     def _run(self) -> None:
         problem = "ended"
         loop = asyncio.new_event_loop()
+        # Tasks of kopf's that failed are reported as the end of the watch, once and not by each task.
+        loop.set_exception_handler(
+            lambda _, context: log.debug("in the watch thread: %s", context["message"])
+        )
         self._loop = loop
         if self._abandoned:
             loop.call_later(_STOP_SECONDS, loop.stop)

@@ -61,7 +61,7 @@ class RepeatLimit(logging.Filter):
 
 
 def configure_logs(level: str) -> None:
-    """Send all logs of this severity and above to stderr; `debug` lets libraries speak too, without a bound."""
+    """Send all logs of this severity and above to stderr; `debug` lets libraries speak, and has no bound."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter(

@@ -12,7 +12,6 @@ from cluster_client.pods import has_ready_condition
 from cluster_client.selectors import selector_query
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
-from inference_api.names import POOL_GROUP
 from inference_operator.api import Api, ApiError
 from inference_operator.cache import Cache
 from inference_operator.endpoints import EndpointTally, tally
@@ -46,6 +45,7 @@ class Reader:
         "_cache",
         "_clock",
         "_known_since",
+        "_parsed",
         "_settings",
         "_watches",
         "access",
@@ -66,6 +66,7 @@ class Reader:
         self._clock = clock
         self._absent_since: dict[PoolKey, tuple[str, float]] = {}
         self._known_since: dict[PoolKey, tuple[str, float]] = {}
+        self._parsed: dict[tuple[Kind, PoolKey], dict[str, tuple[Object, InferenceObjective | None]]] = {}
         self.access = Access()
         """What the API server lets us do; replaced in every resync."""
 
@@ -104,7 +105,7 @@ class Reader:
         return {
             (kind, body["metadata"]["name"]): body
             for kind in CHILD_KINDS
-            for body in self._cache.all(kind, namespace)
+            for body in self._cache.naming(kind, namespace, name)
             if ours(body, name)
         }
 
@@ -112,27 +113,23 @@ class Reader:
         namespace, name = key
         if kind is None:
             return ()
-        found = []
-        for body in self._cache.all(kind, namespace):
-            try:
-                objective = InferenceObjective.model_validate(body)
-            except ValidationError:
-                # The CRD in the cluster admits more than the type knows; such an object names no pool.
-                log.warning(
-                    "objective not understood", extra={"object": f"{namespace}/{body['metadata']['name']}"}
-                )
-                continue
-            ref = objective.spec.pool_ref if objective.spec else None
-            if ref is not None and ref.name == name and ref.group == POOL_GROUP:
-                found.append(objective)
-        return tuple(sorted(found, key=lambda objective: objective.metadata.name))
+        # Parsed once a version: a pool may have thousands.
+        before, parsed = self._parsed.get((kind, key), {}), {}
+        for body in self._cache.naming(kind, namespace, name):
+            called = body["metadata"]["name"]
+            held = before.get(called)
+            parsed[called] = held if held is not None and held[0] is body else (body, _objective(body))
+        if parsed:
+            self._parsed[kind, key] = parsed
+        else:
+            self._parsed.pop((kind, key), None)
+        return tuple(found for _, (_, found) in sorted(parsed.items()) if found is not None)
 
     def _rivals(self, seen: Observation) -> tuple[Rival, ...]:
         rivals = []
-        for body in self._cache.all(POOL, seen.namespace):
-            ref = body["spec"].get("endpointPickerRef") or {}
+        for body in self._cache.naming(POOL, seen.namespace, seen.picker_name):
             metadata = body["metadata"]
-            if ref.get("name") != seen.picker_name or metadata["name"] == seen.pool_name:
+            if metadata["name"] == seen.pool_name:
                 continue
             if metadata.get("deletionTimestamp"):
                 continue
@@ -210,6 +207,18 @@ class Reader:
                 return []
             raise
         return pods
+
+
+def _objective(body: Object) -> InferenceObjective | None:
+    """Return the objective, or None when the CRD in the cluster admits more than the type knows."""
+    try:
+        return InferenceObjective.model_validate(body)
+    except ValidationError:
+        metadata = body["metadata"]
+        log.warning(
+            "objective not understood", extra={"object": f"{metadata['namespace']}/{metadata['name']}"}
+        )
+        return None
 
 
 def _has_valid_selector(pool: InferencePool) -> bool:

@@ -7,7 +7,9 @@ minutes; `make test-watches ARGS='-k 80'` runs a part.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
 
 import pytest
 
@@ -17,14 +19,20 @@ from watch_faults import ANSWERS, WatchFaults
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
+POOLS = [f"pool-{number}" for number in range(12)]
+
 
 @dataclass
 class Watched:
-    """An operator behind the proxy, with one complete pool."""
+    """An operator behind the proxy, with complete pools.
+
+    Each check breaks the next one: the operator would pause before it repairs the same again and again.
+    """
 
     faults: WatchFaults
     process: OperatorProcess
     space: Space
+    pools: Iterator[str] = field(default_factory=lambda: cycle(POOLS))
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +42,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         config = faults.kubeconfig(cluster.kubeconfig(), cluster.directory / "faults.kubeconfig")
         space = cluster.space()
         process = OperatorProcess(config, cluster.directory / "operator.log", "--resync-interval=1h")
-        space.create("pool", pool("llm"))
-        eventually(lambda: space.get("deployment", "llm-epp"))
+        for name in POOLS:
+            space.create("pool", pool(name))
+        for name in POOLS:
+            eventually(partial(space.get, "deployment", f"{name}-epp"), name)
         yield Watched(faults, process, space)
         assert process.stop() == 0
         faults.close()
@@ -51,7 +61,7 @@ def break_watches(watched: Watched, answer: str, resource: str | None, seconds: 
             time.sleep(seconds)
             ended = time.monotonic()
         assert watched.faults.refused > before, "no watch met the fault"
-        heals(watched.space, "llm-epp-config", BACK_WITHIN)
+        heals(watched.space, f"{next(watched.pools)}-epp-config", BACK_WITHIN)
         eventually(lambda: is_ready(watched.process), "ready again", BACK_WITHIN)
     tells_the_truth(health, resource, began, ended)
 

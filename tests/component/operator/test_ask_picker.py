@@ -121,6 +121,18 @@ async def test_the_same_question_is_not_asked_twice_and_another_one_at_once() ->
         assert picker.asked == 2
 
 
+async def test_a_round_that_was_killed_does_not_end_the_asking() -> None:
+    async with serving(GOOD) as picker, asking(Pods(), again_after=0.0) as (asker, woken):
+        assert asker.ask(KEY, about(picker.port)).asking
+        (task,) = (each for each in asyncio.all_tasks() if each.get_name().startswith("ask "))
+        task.cancel()
+        await asyncio.wait([task])
+        asker.ask(KEY, about(picker.port))
+        async with asyncio.timeout(60):
+            await woken.wait()
+        assert asker.ask(KEY, about(picker.port)) == PickerAnswer(answer=GOOD)
+
+
 async def test_a_resync_asks_again_and_wakes_only_for_news() -> None:
     async with serving(GOOD, GOOD, BAD) as picker, asking(Pods(), again_after=0.0) as (asker, woken):
         await answer_of(asker, woken, about(picker.port))

@@ -1,7 +1,11 @@
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from inference_operator.cache import Cache
-from inference_operator.kinds import CONFIG_MAP
+from inference_operator.kinds import CONFIG_MAP, OBJECTIVES, POOL, Kind, Object
+from observations import pool_body
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
@@ -52,3 +56,60 @@ def test_a_list_read_before_a_deletion_does_not_undo_it() -> None:
     cache.drop(CONFIG_MAP, thing("a", 12))
     cache.replace(CONFIG_MAP, [thing("a", 5)], 10)
     assert held(cache) == {}
+
+
+def objective(name: str, pool: str, version: int) -> Object:
+    return {**thing(name, version), "spec": {"poolRef": {"name": pool}}}
+
+
+def naming(cache: Cache, kind: Kind, name: str) -> list[str]:
+    return sorted(body["metadata"]["name"] for body in cache.naming(kind, "ns", name))
+
+
+def test_objects_are_found_by_the_pool_that_they_name() -> None:
+    cache, kind = Cache(), OBJECTIVES[0]
+    cache.put(kind, objective("a", "one", 1))
+    cache.put(kind, objective("b", "two", 2))
+    assert naming(cache, kind, "one") == ["a"]
+    cache.put(kind, objective("a", "two", 3))
+    assert naming(cache, kind, "one") == []
+    assert naming(cache, kind, "two") == ["a", "b"]
+    cache.drop(kind, objective("a", "two", 4))
+    cache.forget(kind, "ns", "b")
+    assert naming(cache, kind, "two") == []
+
+
+def test_pools_are_found_by_their_picker_and_children_by_annotation_or_owner() -> None:
+    cache = Cache()
+    cache.put(POOL, pool_body("one", "shared"))
+    cache.put(POOL, pool_body("two", "shared"))
+    assert naming(cache, POOL, "shared") == ["one", "two"]
+    annotated, owned = thing("annotated", 1), thing("owned", 1)
+    annotated["metadata"]["annotations"] = {"headroom.dev/pool-name": "one"}
+    owned["metadata"]["ownerReferences"] = [{"kind": "InferencePool", "name": "one"}]
+    cache.put(CONFIG_MAP, annotated)
+    cache.put(CONFIG_MAP, owned)
+    assert naming(cache, CONFIG_MAP, "one") == ["annotated", "owned"]
+    cache.clear(CONFIG_MAP)
+    assert naming(cache, CONFIG_MAP, "one") == []
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "drop", "list"]), st.sampled_from("abc"), st.sampled_from(["x", "y"])),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_the_index_agrees_with_what_is_held(steps: list[tuple[str, str, str]]) -> None:
+    cache, kind = Cache(), OBJECTIVES[0]
+    for version, (what, name, pool) in enumerate(steps, 1):
+        if what == "put":
+            cache.put(kind, objective(name, pool, version))
+        elif what == "drop":
+            cache.drop(kind, objective(name, pool, version))
+        else:
+            cache.replace(kind, [objective(name, pool, version)], version)
+    for pool in ("x", "y"):
+        held_of = [b["metadata"]["name"] for b in cache.all(kind) if b["spec"]["poolRef"]["name"] == pool]
+        assert naming(cache, kind, pool) == sorted(held_of)
