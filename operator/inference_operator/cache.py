@@ -1,9 +1,9 @@
 """What the watches have seen: the latest version of each object, by kind.
 
-Pure bookkeeping; events and full lists are put in, nothing is fetched here. A full list replaces what is
-held of its kind, because a watch that was interrupted never tells what was deleted meanwhile. An older version
-never replaces a newer one, whichever way it comes. An index finds the objects of one pool, so that the cost of
-a pass does not grow with its namespace.
+Pure bookkeeping; events and full lists are put in, nothing is fetched here. A full list replaces what
+is held of its kind, because a watch that was interrupted never tells what was deleted meanwhile. An
+older version never replaces a newer one, whichever way it comes. An index finds the objects of one
+pool, so that the cost of a pass does not grow with its namespace.
 """
 
 from collections import defaultdict
