@@ -15,7 +15,7 @@ class Reservation:
 
     __slots__ = ("generation", "released", "row", "sequence", "tokens")
 
-    def __init__(self, *, row: int, generation: int, tokens: int) -> None:
+    def __init__(self, row: int, generation: int, tokens: int) -> None:
         self.row = row
         """Row in the endpoint table, valid while `generation` matches the row's."""
         self.generation = generation
@@ -53,12 +53,15 @@ class Decision:
         """(scorer name, weighted score) of the primary; empty unless decisions are being recorded."""
 
 
+Hook = Callable[[Decision, Record], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """What is called with a decision and its record."""
 
-    first_byte: tuple[Callable[[Decision, Record], None], ...] = ()
-    ended: tuple[Callable[[Decision, Record], None], ...] = ()
+    first_byte: tuple[Hook, ...] = ()
+    ended: tuple[Hook, ...] = ()
 
 
 NO_HOOKS: Final = Hooks()

@@ -44,6 +44,8 @@ class PoolRouter:
         "_listeners",
         "_room",
         "decisions",
+        "ended",
+        "first_byte",
         "index",
         "ledger",
         "live",
@@ -65,7 +67,12 @@ class PoolRouter:
         self.table, self.ledger, self.index = self.pool.table, self.pool.ledger, self.pool.index
         self.live = LiveConfig(registry, self._use)
         self.decisions = Decisions()
-        self.scheduler = Scheduler(self.pool, self.live.config.scheduling, rng, self.decisions)
+        self.scheduler = Scheduler(
+            self.pool, self.live.config.scheduling, rng, self.decisions, self._note_fault
+        )
+        # The rest of the Router protocol is the scheduler's.
+        self.first_byte = self.scheduler.first_byte
+        self.ended = self.scheduler.ended
         self._room.use(self.live.config.scheduling.waiters)
 
     # The Router protocol.
@@ -76,24 +83,6 @@ class PoolRouter:
         """Pick an endpoint and reserve it, say why not, or put the decision off; a refusal is shared."""
         answer = self.scheduler.decide(request, subset)
         return self._wait(request, subset, resume, answer) if isinstance(answer, Hold) else answer
-
-    def first_byte(self, decision: Decision, record: Record) -> None:
-        """Give the prompt's tokens back, then call the followers."""
-        self.scheduler.first_byte(decision, record)
-        for hook in decision.hooks.first_byte:
-            try:
-                hook(decision, record)
-            except Exception as fault:  # a plugin may be anybody's
-                self._note_fault(fault)
-
-    def ended(self, decision: Decision, record: Record) -> None:
-        """Release all reservations, then call the followers. A further call releases nothing."""
-        self.scheduler.release(decision)
-        for hook in decision.hooks.ended:
-            try:
-                hook(decision, record)
-            except Exception as fault:  # a plugin may be anybody's
-                self._note_fault(fault)
 
     # What waits.
 
@@ -138,7 +127,7 @@ class PoolRouter:
             except Exception as fault:
                 self._note_fault(fault)
                 if isinstance(answer, Decision):
-                    self.scheduler.release(answer)
+                    self.scheduler.ended(answer, Record(self._clock()))
 
     def _answer_of(self, released: Released) -> Decision | Refusal | None:
         """Return the answer to a decision whose wait is over; None when it waits again."""

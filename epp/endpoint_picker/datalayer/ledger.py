@@ -12,8 +12,6 @@ counted twice for longer than one interval. A row without metrics has W and R un
 `inflight_requests` is all that is known.
 """
 
-import numpy as np
-
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.decision import Reservation
 
@@ -26,13 +24,14 @@ class Ledger:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         size = len(table.endpoints)
-        self._reserved = np.zeros(size, dtype=np.int64)
+        # Read and written one row at a time, for which lists are several times quicker than columns.
+        self._reserved = [0] * size
         """Reservations ever made on the row's tenant; numbers the next one."""
-        self._marked = np.zeros(size, dtype=np.int64)
+        self._marked = [0] * size
         """`_reserved` when the scrape under way was started."""
-        self._seen = np.zeros(size, dtype=np.int64)
+        self._seen = [0] * size
         """`_reserved` when the last good scrape was started."""
-        self._since_mark = np.zeros(size, dtype=np.int64)
+        self._since_mark = [0] * size
         """Reservations held that were made after the scrape under way was started."""
         self.held = 0
         """Reservations held, those on endpoints that are gone included."""
@@ -46,8 +45,7 @@ class Ledger:
         if row >= len(self._reserved):
             self._grow()
         table = self._table
-        self._reserved[row] += 1
-        reservation.sequence = int(self._reserved[row])
+        reservation.sequence = self._reserved[row] = self._reserved[row] + 1
         self._since_mark[row] += 1
         table.unseen[row] += 1
         table.inflight_requests[row] += 1
@@ -67,7 +65,8 @@ class Ledger:
         """Give the reservation back; return False, and do nothing, when that was done before."""
         if reservation.released:
             return False
-        self.computed(reservation)
+        if reservation.tokens:
+            self.computed(reservation)
         reservation.released = True
         self.held -= 1
         self.released += 1
@@ -98,8 +97,6 @@ class Ledger:
                 column[row] = 0
 
     def _grow(self) -> None:
-        more = np.zeros(len(self._table.endpoints) - len(self._reserved), dtype=np.int64)
-        self._reserved = np.concatenate([self._reserved, more])
-        self._marked = np.concatenate([self._marked, more])
-        self._seen = np.concatenate([self._seen, more])
-        self._since_mark = np.concatenate([self._since_mark, more])
+        more = len(self._table.endpoints) - len(self._reserved)
+        for rows in (self._reserved, self._marked, self._seen, self._since_mark):
+            rows.extend([0] * more)

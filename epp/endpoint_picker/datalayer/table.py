@@ -82,7 +82,7 @@ class EndpointTable:
         self.endpoints: list[Endpoint | None] = [None] * size
         self.hostports: list[str] = [""] * size
         self.ready = np.zeros(size, dtype=np.bool_)
-        self.generation = np.zeros(size, dtype=np.int64)
+        self.generation = [0] * size
         """Counts the tenants of a row, so that a pick of an earlier one cannot touch its successor."""
         # Scraped, written by the scraper; NaN is unknown.
         self.waiting: Floats = np.full(size, np.nan)
@@ -162,7 +162,7 @@ class EndpointTable:
 
     def is_current(self, row: int, generation: int) -> bool:
         """Tell whether the row still has the tenant that it had at `generation`."""
-        return bool(self.generation[row] == generation)
+        return self.generation[row] == generation
 
     def expire(self, now: float) -> None:
         """Make the load columns of every row that was last scraped too long ago unknown."""
@@ -213,6 +213,7 @@ class EndpointTable:
         old = len(self.endpoints)
         self.endpoints.extend([None] * old)
         self.hostports.extend([""] * old)
+        self.generation.extend([0] * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))
         for name, fill in _COLUMNS.items():
             column = getattr(self, name)
@@ -221,7 +222,6 @@ class EndpointTable:
 
 _COLUMNS: Final[Mapping[str, float]] = {
     "ready": 0,
-    "generation": 0,
     "waiting": np.nan,
     "running": np.nan,
     "kv_usage": np.nan,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,7 @@ ScoreFn = Callable[[InferenceRequest, Candidates, EndpointTable], Floats]
 PickFn = Callable[[Candidates, Floats, RandomSource], Rows]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedScorer:
+class WeightedScorer(NamedTuple):
     """A scorer in a profile."""
 
     name: str
@@ -52,14 +52,19 @@ class Profile:
             hold = produce(request, candidates, table)
             if hold is not None:
                 return hold
-        total: Floats = np.zeros(candidates.rows.size)
+        total: Floats | None = None
         scored = candidates.scored
-        for scorer in self.scorers:
-            scores = scorer.score(request, candidates, table)
-            scores *= scorer.weight
-            total += scores
+        for name, weight, score in self.scorers:
+            scores = score(request, candidates, table)
+            scores *= weight
             if scored is not None:
-                scored.append((scorer.name, scores))
+                scored.append((name, scores.copy()))
+            if total is None:
+                total = scores
+            else:
+                total += scores
+        if total is None:
+            total = np.zeros(candidates.rows.size)
         candidates.order = self.pick(candidates, total, rng)
         return None
 

@@ -11,10 +11,10 @@ def lower_is_better(load: Floats, otherwise: Floats | Counts) -> Floats:
     NaN is unknown. An unknown value scores 0 while another one is known: a server whose metrics stopped is
     no idle server. When none is known, `otherwise` (one value each, never NaN) takes the place of `load`.
     """
-    low = load.min()
+    low = np.minimum.reduce(load)  # what `min` comes to, without its detour
     if low != low:  # NaN: some value is unknown
         return _with_unknown(load, otherwise)
-    high = load.max()
+    high = np.maximum.reduce(load)
     if high == low:
         return np.ones(load.size)
     scores: Floats = (high - load) / (high - low)

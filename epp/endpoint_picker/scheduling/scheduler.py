@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
-from endpoint_picker.decision import NO_HOOKS, Decision, Hooks, Refusal, Reservation
+from endpoint_picker.decision import NO_HOOKS, Decision, Hook, Hooks, Refusal, Reservation
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -60,6 +60,7 @@ class Scheduler:
     """Decides for one pool. All methods are for one thread."""
 
     __slots__ = (
+        "_on_fault",
         "_rng",
         "_scheduling",
         "matched_blocks",
@@ -72,8 +73,17 @@ class Scheduler:
         "refused_saturated",
     )
 
-    def __init__(self, pool: Pool, scheduling: Scheduling, rng: RandomSource, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        scheduling: Scheduling,
+        rng: RandomSource,
+        recorder: Recorder,
+        on_fault: Callable[[Exception], None],
+    ) -> None:
+        """Take with `on_fault` what a follower raised."""
         self.pool = pool
+        self._on_fault = on_fault
         self._rng = rng
         self.priorities: Mapping[str, int] = {}
         """Objective name to priority."""
@@ -130,30 +140,45 @@ class Scheduler:
         if recording:
             decision.scores = chosen[0].scores_of(int(chosen[0].order[0]))
             self.recorder.note(request, decision, rows.size)
+        reservations = decision.reservations
         for hook in scheduling.decided:
-            for each, reservation in zip(chosen, decision.reservations, strict=True):
+            for each, reservation in zip(chosen, reservations):  # noqa: B905 - built from one another
                 hook(request, each, reservation)
         # Reserving is the last step: a fault before it leaves nothing to give back.
-        for reservation in decision.reservations:
+        for reservation in reservations:
             pool.ledger.reserve(reservation)
         return decision
 
     def first_byte(self, decision: Decision, record: Record) -> None:
-        """Give the prompt's tokens back: it has been computed.
+        """Give the prompt's tokens back, as it has been computed, and call the followers.
 
         When another endpoint than the primary answered, give all back: the request is not where it was
         reserved, and the next scrape of the other endpoint counts it.
         """
+        ledger = self.pool.ledger
         if record.served_by and record.served_by != decision.endpoint:
-            self.release(decision)
-            return
-        for reservation in decision.reservations:
-            self.pool.ledger.computed(reservation)
+            for reservation in decision.reservations:
+                ledger.release(reservation)
+        else:
+            for reservation in decision.reservations:
+                ledger.computed(reservation)
+        for hook in decision.hooks.first_byte:
+            self._follow(hook, decision, record)
 
-    def release(self, decision: Decision) -> None:
-        """Release all reservations. A further call releases nothing."""
+    def ended(self, decision: Decision, record: Record) -> None:
+        """Release all reservations, then call the followers. A further call releases nothing."""
+        ledger = self.pool.ledger
         for reservation in decision.reservations:
-            self.pool.ledger.release(reservation)
+            ledger.release(reservation)
+        for hook in decision.hooks.ended:
+            self._follow(hook, decision, record)
+
+    def _follow(self, hook: Hook, decision: Decision, record: Record) -> None:
+        """Call a follower; its fault must not keep the others from what they are due."""
+        try:
+            hook(decision, record)
+        except Exception as fault:  # a plugin may be anybody's
+            self._on_fault(fault)
 
     def saturation(self) -> float:
         """Return the load of all ready endpoints over their capacity; 1.0 when there is none."""
@@ -163,34 +188,34 @@ class Scheduler:
     def _decision(self, request: InferenceRequest, chosen: Sequence[Candidates]) -> Decision:
         """Return the decision, not reserved yet: the first's order is the destination."""
         first = chosen[0]
-        order, hostports = first.order, self.pool.table.hostports
-        rows = first.rows[order].tolist()
+        hostports = self.pool.table.hostports
+        rows = first.rows[first.order].tolist()
         endpoint = hostports[rows[0]]
         # The material of a very long prompt is cut; there the body's size tells how long it is.
         size = len(request.prompt)
         tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
+        if len(chosen) == 1:
+            reservations: tuple[Reservation, ...] = (self._reservation(first, rows[0], tokens),)
+        else:
+            reservations = tuple(
+                [self._reservation(each, int(each.rows[each.order[0]]), tokens) for each in chosen]
+            )
         decision = Decision(
             destination=endpoint if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
             endpoint=endpoint,
-            reservations=(
-                (self._reservation(first, tokens),)
-                if len(chosen) == 1
-                else tuple([self._reservation(each, tokens) for each in chosen])
-            ),
+            reservations=reservations,
             hooks=self._scheduling.hooks,
         )
         self.picked += 1
         blocks = first.prompt_blocks
         if blocks:
-            matched = int(first.prefix_matched[order[0]])
+            matched = int(first.prefix_matched[first.order[0]])
             decision.prefix_hit = matched / blocks
             self.prompt_blocks += blocks
             self.matched_blocks += matched
         return decision
 
-    def _reservation(self, chosen: Candidates, tokens: int) -> Reservation:
-        at = chosen.order[0]
-        row = int(chosen.rows[at])
+    def _reservation(self, chosen: Candidates, row: int, tokens: int) -> Reservation:
         if chosen.prompt_blocks:
-            tokens -= int(chosen.prefix_matched[at]) * chosen.block_tokens
-        return Reservation(row=row, generation=int(self.pool.table.generation[row]), tokens=tokens)
+            tokens -= int(chosen.prefix_matched[chosen.order[0]]) * chosen.block_tokens
+        return Reservation(row, self.pool.table.generation[row], tokens)

@@ -120,4 +120,4 @@ def test_any_history_ends_with_exactly_the_last_set(history: list[set[int]]) -> 
         assert {table.hostports[row] for row in table.ready_rows} == {f"10.0.0.{n}:8000" for n in numbers}
         assert len(table) == len(numbers)
         assert sorted(table.occupied()) == sorted(table.ready_rows.tolist())
-    assert int(table.generation.sum()) == len(freed)
+    assert int(sum(table.generation)) == len(freed)

@@ -54,6 +54,10 @@ class Disaggregated(ProfileHandler):
         return candidates, prefill
 
 
+def _raise(fault: Exception) -> None:
+    raise fault
+
+
 def scheduler_of(*roles: str) -> Scheduler:
     text = ROLES + f"schedulingProfiles: [{LABELED % ('decode', 'decode')}]"
     decode = build(text, Registry.installed()).scheduling
@@ -69,7 +73,7 @@ def scheduler_of(*roles: str) -> Scheduler:
         for n, role in enumerate(roles)
     )
     pool.wake()
-    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions())
+    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions(), _raise)
 
 
 def test_a_decision_may_reserve_two_endpoints() -> None:
@@ -83,8 +87,8 @@ def test_a_decision_may_reserve_two_endpoints() -> None:
     assert sorted(table.inflight_tokens[table.ready_rows].tolist()) == [256, 256]
     scheduler.first_byte(decision, Record(0.0))
     assert not table.inflight_tokens.any()
-    scheduler.release(decision)
-    scheduler.release(decision)
+    scheduler.ended(decision, Record(0.0))
+    scheduler.ended(decision, Record(0.0))
     assert scheduler.pool.ledger.held == 0
     assert not table.inflight_requests.any()
     # Both know the prompt now.
