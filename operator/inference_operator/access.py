@@ -14,10 +14,7 @@ from inference_operator.kinds import (
     POOL,
     Kind,
 )
-from inference_operator.observation import Access
-
-_WATCH_VERBS = frozenset({"list", "watch"})
-_KEEP_VERBS = _WATCH_VERBS | {"patch"}
+from inference_operator.observation import Access, Denied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +31,21 @@ async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
     served = await _served(api)
     objectives = next((kind for kind in OBJECTIVES if kind in served), None)
     ignored = next((kind for kind in OBJECTIVES if kind in served and kind is not objectives), None)
-    if ignored is not None and _WATCH_VERBS & await _missing(api, ignored, namespaces):
+    if ignored is not None and _hidden(await _missing(api, ignored, namespaces)):
         ignored = None  # only to be counted: a right that is missing here is not worth a condition
     used = [POOL, PICKER, *CHILD_KINDS, POD, EVENT, *([objectives] if objectives else [])]
     rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
-    watched = {kind for kind, missing in rights.items() if not _WATCH_VERBS & missing} - {EVENT, POD}
+    watched = {kind for kind, missing in rights.items() if not _hidden(missing)} - {EVENT, POD}
     # Seeing new CRDs at once is a convenience: without this right they are found in the next resync.
-    if not _WATCH_VERBS & await _missing(api, CRD, ()):
+    if not _hidden(await _missing(api, CRD, ())):
         watched.add(CRD)
     if ignored is not None:
         watched.add(ignored)
-    denied = sorted(f"{verb} {kind.resource}" for kind, missing in rights.items() for verb in missing)
+    lacking = frozenset(each for missing in rights.values() for each in missing)
     access = Access(
         served=frozenset(kind for kind in served if kind in used),
-        denied=tuple(_spelled(denied)),
-        blind=frozenset(kind for kind, missing in rights.items() if _KEEP_VERBS & missing),
+        lacking=lacking,
+        blind=frozenset(each.kind for each in lacking if each.blinds),
         objectives=objectives,
         ignored=ignored,
     )
@@ -62,25 +59,18 @@ async def _served(api: Api) -> frozenset[Kind]:
     return frozenset(kind for kind in kinds if kind.plural in found[kind.group, kind.version])
 
 
-async def _missing(api: Api, kind: Kind, namespaces: tuple[str, ...]) -> frozenset[str]:
-    """Return the verbs that are denied in any namespace of ours; a verb on the status is "verb/status"."""
+async def _missing(api: Api, kind: Kind, namespaces: tuple[str, ...]) -> frozenset[Denied]:
+    """Return the rights on the kind that are denied, by namespace of ours."""
     asked = [(verb, "") for verb in kind.verbs] + [(verb, "status") for verb in kind.status_verbs]
     spaces: tuple[str | None, ...] = namespaces or (None,)
-    questions = [(verb, sub, space) for verb, sub in asked for space in spaces]
-    answers = await gather(*(api.may(kind, verb, space, sub) for verb, sub, space in questions))
-    return frozenset(
-        f"{verb}/{sub}" if sub else verb
-        for (verb, sub, _), allowed in zip(questions, answers, strict=True)
-        if not allowed
-    )
+    questions = [
+        Denied(kind=kind, verb=verb, subresource=sub, namespace=space)
+        for verb, sub in asked
+        for space in spaces
+    ]
+    answers = await gather(*(api.may(kind, q.verb, q.namespace, q.subresource) for q in questions))
+    return frozenset(q for q, allowed in zip(questions, answers, strict=True) if not allowed)
 
 
-def _spelled(denied: list[str]) -> list[str]:
-    """Turn "patch/status pools" into "patch pools/status", as RBAC spells it."""
-    spelled = []
-    for right in denied:
-        verb, _, resource = right.partition(" ")
-        verb, _, sub = verb.partition("/")
-        plural, dot, group = resource.partition(".")
-        spelled.append(f"{verb} {plural}/{sub}{dot}{group}" if sub else right)
-    return sorted(spelled)
+def _hidden(missing: frozenset[Denied]) -> bool:
+    return any(each.hides for each in missing)

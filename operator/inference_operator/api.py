@@ -26,13 +26,19 @@ _UNKNOWN_TO_IT: Final = (
 
 
 class ApiError(Exception):
-    """The API server refused: HTTP status, machine word and message."""
+    """The API server refused: HTTP status, machine word, message, and the machine words of its causes."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, causes: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.causes = causes
+
+    @property
+    def namespace_terminating(self) -> bool:
+        """Whether nothing can be made any more because the namespace is being deleted."""
+        return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
 class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not a fault of ours
@@ -214,7 +220,10 @@ class Api:
 
 
 def _refusal(status: int, answer: Object) -> ApiError:
-    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")))
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    words = frozenset(str(cause.get("reason", "")) for cause in causes or () if isinstance(cause, dict))
+    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")), words)
 
 
 def _decode(payload: bytes) -> Object:

@@ -107,6 +107,10 @@ class Applier:
         if error.status == 409 and error.reason in {"AlreadyExists", "Conflict"}:
             outcome.stale = True
             return False
+        if error.namespace_terminating:
+            finding = reasons.NAMESPACE_TERMINATING.say()
+            outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=finding, final=True))
+            return False
         outcome.failures.append(_failure(intent, error))
         _log_refusal(seen, intent, error)
         return not (intent.kind is SERVICE and self._live(seen, intent) is None)

@@ -48,8 +48,7 @@ def judge_configuration(seen: Observation) -> Judgement:
     mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
     if mark and known.answer is not None and known.answer.config.mark == mark:
         return _said(seen, known.answer)
-    status = None if seen.picker is None else seen.picker.status
-    held = None if status is None else status.condition(CONFIG_ACCEPTED)
+    held = None if seen.held_status is None else seen.held_status.condition(CONFIG_ACCEPTED)
     if known.asking and held is not None and held.reason != reasons.NOT_JUDGED.word:
         return Judgement(
             held.status, reasons.Finding(held.reason, held.message), generation=held.observed_generation

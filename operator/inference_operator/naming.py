@@ -54,21 +54,20 @@ def child_labels(seen: Observation, app: str) -> dict[str, str]:
 
 def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
     """Return the metadata of a child: where it is, that it is ours, and that it goes with its pool."""
-    pool = seen.present
     return {
         "name": name,
         "namespace": seen.namespace,
         "labels": child_labels(seen, app),
         "annotations": {
             names.POOL_NAME_ANNOTATION: seen.pool_name,
-            names.POOL_UID_ANNOTATION: pool.metadata.uid,
+            names.POOL_UID_ANNOTATION: seen.pool_uid,
         },
         "ownerReferences": [
             {
                 "apiVersion": POOL.api_version,
                 "kind": POOL.kind,
                 "name": seen.pool_name,
-                "uid": pool.metadata.uid,
+                "uid": seen.pool_uid,
                 "controller": True,
             }
         ],
@@ -76,6 +75,20 @@ def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
 
 
 def pool_of(body: Object) -> str:
-    """Return the name of the pool that a child was made for; empty when it does not say."""
+    """Return the name of the pool that a child was made for; empty when it does not say.
+
+    A child that lost its annotation is still known by its controller.
+    """
     annotations = body.get("metadata", {}).get("annotations") or {}
-    return str(annotations.get(names.POOL_NAME_ANNOTATION, ""))
+    owner = pool_owner(body)
+    return str(annotations.get(names.POOL_NAME_ANNOTATION) or (owner["name"] if owner else ""))
+
+
+def pool_owner(body: Object) -> Object | None:
+    """Return the reference to the pool that controls the object; None when no pool does."""
+    for owner in body.get("metadata", {}).get("ownerReferences") or ():
+        group = str(owner.get("apiVersion", "")).partition("/")[0]
+        if owner.get("controller") and owner.get("kind") == POOL.kind and group == POOL.group:
+            found: Object = owner
+            return found
+    return None

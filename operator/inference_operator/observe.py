@@ -74,21 +74,22 @@ class Reader:
         """Return what is known of the pool now. Raises ApiUnavailable and ApiError."""
         namespace, name = key
         body = self._cache.get(POOL, namespace, name)
-        pool = None if body is None else InferencePool.model_validate(body)
         seen = Observation(
             key=key,
             settings=self._settings,
             now=datetime.now(UTC),
-            pool=pool,
-            pool_object=body,
-            children=self._children(key),
             objectives=self._objectives(key, self.access.objectives),
             ignored_objectives=len(self._objectives(key, self.access.ignored)),
-            access=self._access(),
-        ).with_picker(self._cache.get(PICKER, namespace, name))
-        if pool is None or pool.metadata.deletion_timestamp is not None:
+            access=self._access(namespace),
+        )
+        seen = seen.with_pool(body).with_picker(self._cache.get(PICKER, namespace, name))
+        seen = replace(seen, children=self._children(seen))
+        pool = seen.pool
+        if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
             return seen
+        if pool is None:
+            return replace(seen, known_for=self._since(self._known_since, seen, begun=True))
         service = await self._service(seen)
         seen = replace(
             seen,
@@ -100,13 +101,12 @@ class Reader:
         )
         return replace(seen, picker_pods=await self._unready_pods(seen))
 
-    def _children(self, key: PoolKey) -> dict[ChildKey, Object]:
-        namespace, name = key
+    def _children(self, seen: Observation) -> dict[ChildKey, Object]:
         return {
             (kind, body["metadata"]["name"]): body
             for kind in CHILD_KINDS
-            for body in self._cache.naming(kind, namespace, name)
-            if ours(body, name)
+            for body in self._cache.naming(kind, seen.namespace, seen.pool_name)
+            if ours(body, seen.pool_name, seen.pool_uid)
         }
 
     def _objectives(self, key: PoolKey, kind: Kind | None) -> tuple[InferenceObjective, ...]:
@@ -168,11 +168,12 @@ class Reader:
         self._absent_since.pop(key, None)
         self._known_since.pop(key, None)
 
-    def _access(self) -> Access:
-        """Return our reach, blind for whatever has not been listed yet."""
+    def _access(self, namespace: str) -> Access:
+        """Return our reach in the namespace, blind for whatever has not been listed yet."""
         read = {PICKER, *CHILD_KINDS} | ({self.access.objectives} if self.access.objectives else set())
         unknown = (read & self.access.served) - self._cache.synced
-        return replace(self.access, blind=self.access.blind | unknown)
+        access = self.access.within(namespace)
+        return replace(access, blind=access.blind | unknown)
 
     def follow(self, seen: Observation, managed: bool) -> None:
         """Keep watching the pods of a pool that is managed, and of no other."""

@@ -1,23 +1,26 @@
 """Which pools are ours, which objects are ours, and why a pool cannot be worked. Pure.
 
-An object is ours when it carries our label and the pool's name; ownerReferences do not count, because
-`kubectl delete --cascade=orphan` strips them.
+An object is ours when it carries our label and names the pool: by our annotation, or by its controller where
+the annotation was lost. `kubectl delete --cascade=orphan` and backups strip ownerReferences.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from inference_api import names
 from inference_operator import reasons
-from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, Object
-from inference_operator.naming import FIELD_MANAGER, SERVICE_NAME_LIMIT, pool_of, selector_labels
+from inference_operator.kinds import DEPLOYMENT, PICKER, POOL, Kind, Object
+from inference_operator.naming import FIELD_MANAGER, SERVICE_NAME_LIMIT, pool_of, pool_owner, selector_labels
 from inference_operator.observation import Observation
 from inference_operator.reasons import Finding
 from inference_operator.settings import TAKE_UP_WAIT
 
 _SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _LABEL_LIMIT: Final = 63
 _LABEL_NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -54,6 +57,7 @@ def judge(seen: Observation) -> Verdict:
     """Return how to treat the pool: the first rule that applies."""
     return (
         _not_to_manage(seen)
+        or _pool_not_understood(seen)
         or _bad_reference(seen)
         or _name_taken(seen)
         or _foreign_service(seen)
@@ -64,15 +68,19 @@ def judge(seen: Observation) -> Verdict:
     )
 
 
-def ours(body: Object, pool_name: str) -> bool:
-    """Return whether the object was made by Headroom for the pool of that name."""
+def ours(body: Object, pool_name: str, pool_uid: str) -> bool:
+    """Return whether the object was made by Headroom for the pool with that name and uid."""
     metadata = body.get("metadata", {})
-    labels = metadata.get("labels") or {}
-    annotations = metadata.get("annotations") or {}
-    return (
-        labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_VALUE
-        and annotations.get(names.POOL_NAME_ANNOTATION) == pool_name
-    )
+    if not _labelled(metadata.get("labels")):
+        return False
+    if named := (metadata.get("annotations") or {}).get(names.POOL_NAME_ANNOTATION):
+        return bool(named == pool_name)
+    owner = pool_owner(body)
+    return owner is not None and bool(pool_uid) and owner.get("uid") == pool_uid
+
+
+def _labelled(labels: Mapping[str, str] | None) -> bool:
+    return (labels or {}).get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_VALUE
 
 
 def selector_taker(service: Object) -> str | None:
@@ -85,17 +93,34 @@ def selector_taker(service: Object) -> str | None:
     return None
 
 
-def users_own(picker: Object, pool_name: str) -> bool:
-    """Return whether the EndpointPicker is a user's: not made by us, or applied by a user since."""
-    if not ours(picker, pool_name):
+def users_own(picker: Object, pool_name: str, pool_uid: str) -> bool:
+    """Return whether the EndpointPicker is a user's: not made by us, or applied by a user since.
+
+    A copy of ours that was applied, as when a backup is restored by `kubectl apply`, makes it no user's.
+    """
+    if not ours(picker, pool_name, pool_uid):
         return True
+    copied = not picker.get("spec")
     metadata = picker["metadata"]
-    if "kubectl.kubernetes.io/last-applied-configuration" in (metadata.get("annotations") or {}):
+    text = (metadata.get("annotations") or {}).get(_LAST_APPLIED)
+    if text is not None and not (copied and _labelled(_applied_labels(text))):
         return True
+    label = f"f:{names.MANAGED_BY_LABEL}"
     return any(
-        entry.get("operation") == "Apply" and not entry.get("manager", "").startswith(FIELD_MANAGER)
+        entry.get("operation") == "Apply"
+        and not entry.get("manager", "").startswith(FIELD_MANAGER)
+        and not (copied and label in entry.get("fieldsV1", {}).get("f:metadata", {}).get("f:labels", {}))
         for entry in metadata.get("managedFields", ())
     )
+
+
+def _applied_labels(text: str) -> Mapping[str, str] | None:
+    """Return the labels in kubectl's last-applied annotation; None when there are none."""
+    try:
+        labels = json.loads(text)["metadata"]["labels"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return labels if isinstance(labels, Mapping) else None
 
 
 def invalid_label_key(key: str) -> bool:
@@ -111,19 +136,32 @@ def _takes_over(seen: Observation) -> bool:
 
 
 def _not_to_manage(seen: Observation) -> Verdict | None:
-    if seen.pool is None and POOL not in seen.access.served:
+    absent = seen.pool_object is None
+    if absent and POOL not in seen.access.served:
         return Verdict(Stance.HANDS_OFF, reasons.KIND_NOT_INSTALLED.say(kind=POOL.kind))
-    if seen.pool is None and POOL in seen.access.blind:
-        rights = ", ".join(right for right in seen.access.denied if right.endswith(f" {POOL.resource}"))
+    if absent and POOL in seen.access.blind:
+        rights = _rights_on(POOL, seen)
         return Verdict(Stance.HANDS_OFF, reasons.ACCESS_DENIED.say(rights=rights))
-    if seen.pool is None:
+    if absent:
         return Verdict(Stance.HANDS_OFF, reasons.POOL_NOT_FOUND.say(pool=seen.pool_name))
-    if seen.pool.metadata.deletion_timestamp is not None:
+    if seen.pool_metadata.get("deletionTimestamp"):
         return Verdict(Stance.HANDS_OFF, reasons.POOL_TERMINATING.say())
     annotation = seen.managed_annotation
     if annotation == "false" or (seen.settings.manage == "annotated" and annotation != "true"):
         return Verdict(Stance.HANDS_OFF, reasons.NOT_MANAGED.say(annotation=names.MANAGED_ANNOTATION))
     return None
+
+
+def _pool_not_understood(seen: Observation) -> Verdict | None:
+    """Hold still: what runs was made from a pool that was understood."""
+    if not seen.pool_fault:
+        return None
+    finding = reasons.POOL_NOT_UNDERSTOOD.say(fault=seen.pool_fault)
+    return _wait_for_picker(seen) or Verdict(Stance.HELD, finding)
+
+
+def _rights_on(kind: Kind, seen: Observation) -> str:
+    return ", ".join(sorted({each.right for each in seen.access.lacking if each.kind is kind}))
 
 
 def _bad_reference(seen: Observation) -> Verdict | None:
@@ -163,7 +201,7 @@ def _foreign_service(seen: Observation) -> Verdict | None:
         return Verdict(Stance.LET_GO, reasons.SERVICE_IS_EXTERNAL_NAME.say(service=name))
     if _takes_over(seen):
         return None
-    if not ours(service, seen.pool_name):
+    if not ours(service, seen.pool_name, seen.pool_uid):
         return Verdict(Stance.LET_GO, _whose(service, name))
     # A backup that was restored, or a copy that was applied, owns the selector too; it takes nothing.
     unchanged = service.get("spec", {}).get("selector") == selector_labels(name)
@@ -177,7 +215,7 @@ def _foreign_service(seen: Observation) -> Verdict | None:
 
 def _whose(service: Object, name: str) -> Finding:
     other = pool_of(service)
-    if other and ours(service, other):
+    if other and ours(service, other, ""):
         return reasons.SERVICE_OF_ANOTHER_POOL.say(service=name, other=other)
     return reasons.SERVICE_NOT_OURS.say(service=name, annotation=names.MANAGED_ANNOTATION)
 
@@ -210,8 +248,10 @@ def _bad_selector(seen: Observation) -> Verdict | None:
 
 
 def _settings_unknown(seen: Observation) -> Verdict | None:
-    """Hold still while EndpointPickers cannot be read: defaults in place of a user's settings are damage."""
+    """Hold still while settings cannot be read: defaults in place of a user's own are damage."""
+    if seen.picker_fault:
+        return Verdict(Stance.HELD, reasons.PICKER_NOT_UNDERSTOOD.say(fault=seen.picker_fault))
     if PICKER not in seen.access.blind:
         return None
-    rights = ", ".join(seen.access.denied) or f"read {PICKER.resource}"
+    rights = _rights_on(PICKER, seen) or f"read {PICKER.resource}"
     return Verdict(Stance.HELD, reasons.ACCESS_DENIED.say(rights=rights))

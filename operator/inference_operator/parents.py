@@ -5,6 +5,8 @@ The list is atomic and gateways write it too: it is read, changed in our entry, 
 
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from inference_api.endpoint_picker import ACCEPTED, RESOLVED_REFS
 from inference_api.meta import Condition, api_time, carry_times
 from inference_operator import reasons
@@ -23,7 +25,7 @@ def wanted_parents(seen: Observation, verdict: Verdict) -> list[Any] | None:
     held = list((seen.pool_object or {}).get("status", {}).get("parents") or ())
     others = [entry for entry in held if entry.get("controllerName") != CONTROLLER_NAME]
     mine = [entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME]
-    if verdict.stance not in {Stance.MANAGED, Stance.HELD, Stance.LET_GO, Stance.UNWORKABLE}:
+    if verdict.stance not in {Stance.MANAGED, Stance.LET_GO, Stance.UNWORKABLE}:
         return None
     proxied = verdict.stance is Stance.MANAGED and bool(proxy.desired(seen))
     if not proxied:
@@ -56,7 +58,7 @@ def _entry(seen: Observation, held: dict[str, Any]) -> dict[str, Any]:
         )
         for kind, reason in findings.items()
     ]
-    before = [Condition.model_validate(condition) for condition in held.get("conditions", ())]
+    before = [found for condition in held.get("conditions", ()) if (found := _condition(condition))]
     return {
         "controllerName": CONTROLLER_NAME,
         "parentRef": {
@@ -67,3 +69,17 @@ def _entry(seen: Observation, held: dict[str, Any]) -> dict[str, Any]:
         },
         "conditions": [condition.to_json() for condition in carry_times(fresh, before)],
     }
+
+
+def parents_entry(seen: Observation) -> dict[str, Any] | None:
+    """Return our entry as the pool has it; None when it has none."""
+    held = (seen.pool_object or {}).get("status", {}).get("parents") or ()
+    return next((entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME), None)
+
+
+def _condition(held: dict[str, Any]) -> Condition | None:
+    """Return the condition; None for one that another version wrote, which is written anew."""
+    try:
+        return Condition.model_validate(held)
+    except ValidationError:
+        return None

@@ -44,6 +44,16 @@ POOL_TERMINATING: Final = Reason("PoolTerminating", "The InferencePool is being 
 NOT_MANAGED: Final = Reason(
     "NotManaged", 'Set the annotation {annotation}: "true" on the pool to let Headroom manage it.'
 )
+POOL_NOT_UNDERSTOOD: Final = Reason(
+    "InvalidPool",
+    "The pool has a field that this version of Headroom does not understand ({fault}): correct it. What runs "
+    "is left as it is.",
+)
+PICKER_NOT_UNDERSTOOD: Final = Reason(
+    "InvalidEndpointPicker",
+    "This EndpointPicker has a field that this version of Headroom does not understand ({fault}): correct "
+    "it, or apply the operator's version of the CRD. What runs is left as it is.",
+)
 REF_MISSING: Final = Reason(
     "EndpointPickerRefMissing",
     "The pool names no endpoint picker: set spec.endpointPickerRef to the name and port of a Service "
@@ -122,6 +132,9 @@ NAME_IN_USE: Final = Reason(
     "NameTaken",
     "The {kind} {name} belongs to the pool {other}: give one of the two pools another "
     "spec.endpointPickerRef.name.",
+)
+NAMESPACE_TERMINATING: Final = Reason(
+    "NamespaceTerminating", "The namespace is being deleted: nothing is made in it any more."
 )
 CHANGED_BACK: Final = Reason(
     "ChangedBack",

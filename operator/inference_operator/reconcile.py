@@ -67,10 +67,10 @@ class Pass:
         seen = await self._reader.observe(key)
         verdict = judge(seen)
         self._reader.follow(seen, verdict.stance is Stance.MANAGED)
-        if seen.pool is None:
+        if seen.pool_object is None:
             self._applier.forget(key)
             self._asker.forget(key)
-        if seen.pool is None and seen.picker_object is None and not seen.objectives:
+        if seen.pool_object is None and seen.picker_object is None and not seen.objectives:
             return Result()
         intents = desired(seen, verdict)
         outcome = await self._applier.carry_out(seen, intents)
@@ -88,10 +88,10 @@ class Pass:
         await self._reporter.tell_objectives(seen, verdict, woken)
         return Result(
             recheck_after=verdict.recheck_after or _recheck(seen, verdict),
-            refused=bool(outcome.failures),
+            refused=any(not failure.final for failure in outcome.failures),
             wrote=bool(outcome.changed or doomed),
             repaired=bool(outcome.healed),
-            stance=None if seen.pool is None else verdict.stance,
+            stance=None if seen.pool_object is None else verdict.stance,
         )
 
     def _with_changes(

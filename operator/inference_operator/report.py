@@ -65,7 +65,9 @@ class Reporter:
         try:
             await work
         except ApiError as error:
-            if error.status not in {404, 409}:  # gone or changed meanwhile: the next event brings us back
+            if (
+                error.status not in {404, 409} and not error.namespace_terminating
+            ):  # gone or changed meanwhile: the next event brings us back
                 log.warning("%s not written: %s", what, error.message, extra={"pool": "/".join(seen.key)})
 
     async def _tell_picker(self, seen: Observation, report: Report) -> None:
@@ -85,10 +87,10 @@ class Reporter:
             await self._event(seen, transition.finding, good=transition.good)
 
     async def _tell_pool(self, seen: Observation, verdict: Verdict, report: Report) -> None:
-        if verdict.stance in {Stance.HANDS_OFF, Stance.WAITING} or seen.pool is None:
+        if verdict.stance in {Stance.HANDS_OFF, Stance.WAITING} or seen.pool_object is None:
             return
         word = report.summary.reason
-        if seen.pool.metadata.annotations.get(PICKER_ANNOTATION) == word:
+        if (seen.pool_metadata.get("annotations") or {}).get(PICKER_ANNOTATION) == word:
             return
         body = {
             "apiVersion": POOL.api_version,
@@ -97,7 +99,7 @@ class Reporter:
             "metadata": {
                 "name": seen.pool_name,
                 "namespace": seen.namespace,
-                "uid": seen.pool.metadata.uid,
+                "uid": seen.pool_uid,
                 "annotations": {PICKER_ANNOTATION: word},
             },
         }
@@ -151,6 +153,8 @@ class Reporter:
                 body = _event_body(seen, about, name, finding, now, good)
                 await self._api.create(EVENT, body, FIELD_MANAGER)
         except ApiError as error:
+            if error.namespace_terminating:
+                return
             if not (error.status == 409 and error.reason == "AlreadyExists"):
                 log.warning("event not written: %s", error.message, extra={"pool": "/".join(seen.key)})
                 return
@@ -185,7 +189,7 @@ def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
     """
     if verdict.stance in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD}:
         return True
-    if seen.pool is None:  # or not to be seen, and then nothing is known
+    if seen.pool_object is None:  # or not to be seen, and then nothing is known
         return verdict.finding.reason == reasons.POOL_NOT_FOUND.word
     return verdict.stance is Stance.LET_GO and bool(owned_fields(objective, FIELD_MANAGER, "status"))
 
@@ -194,7 +198,7 @@ def _objective_condition(seen: Observation, verdict: Verdict, objective: Inferen
     priority = (objective.spec.priority or 0) if objective.spec else 0
     if verdict.stance is Stance.MANAGED:
         finding = reasons.OBJECTIVE_ACCEPTED.say(pool=seen.pool_name, priority=priority)
-    elif seen.pool is None:
+    elif seen.pool_object is None:
         finding = reasons.OBJECTIVE_POOL_NOT_FOUND.say(pool=seen.pool_name)
     else:
         finding = reasons.OBJECTIVE_POOL_NOT_MANAGED.say(pool=seen.pool_name, reason=verdict.finding.reason)

@@ -20,10 +20,11 @@ from inference_operator import reasons
 from inference_operator.configuration import judge_configuration
 from inference_operator.desired import proxy
 from inference_operator.desired.config_maps import priority_table
-from inference_operator.kinds import DEPLOYMENT, OBJECTIVES, PICKER
+from inference_operator.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL
 from inference_operator.naming import SERVICE_NAME_LIMIT, proxy_name
-from inference_operator.observation import Failure, Observation
+from inference_operator.observation import Denied, Failure, Observation
 from inference_operator.ownership import Stance, Verdict
+from inference_operator.parents import parents_entry
 from inference_operator.reasons import Finding, Reason
 from inference_operator.rollout import Judgement, judge_deployment
 
@@ -101,8 +102,8 @@ def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) 
         return _not_judged()
     if PICKER not in seen.access.served:
         return Judgement("False", reasons.KIND_NOT_INSTALLED.say(kind=PICKER.kind))
-    if seen.access.denied:
-        return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(seen.access.denied)))
+    if rights := _rights_missed(seen):
+        return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(rights)))
     if failures:
         return Judgement("False", failures[0].finding)
     if not any(kind in seen.access.served for kind in OBJECTIVES):
@@ -115,6 +116,23 @@ def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) 
         )
         return Judgement("True", ignored)
     return Judgement("True", reasons.RESOLVED_REFS.say())
+
+
+def _rights_missed(seen: Observation) -> list[str]:
+    """Return the missing rights that this pool needs, sorted."""
+    return sorted({each.right for each in seen.access.lacking if _needs(seen, each)})
+
+
+def _needs(seen: Observation, right: Denied) -> bool:
+    if right.kind is EVENT:
+        return False  # without it events are lost, and nothing else
+    if right.verb == "delete":
+        return False  # a removal that is refused is a failure of its own
+    if right.kind is POOL and right.subresource:
+        return proxy.asked(seen) or parents_entry(seen) is not None
+    if right.kind in OBJECTIVES and right.subresource:
+        return bool(seen.objectives)
+    return not (seen.spec.paused and right.verb in {"create", "patch"} and not right.subresource)
 
 
 def _rollout(seen: Observation, verdict: Verdict, name: str, good: Reason) -> Judgement:
@@ -145,11 +163,11 @@ def _not_judged() -> Judgement:
 
 
 def _held_status(seen: Observation) -> EndpointPickerStatus | None:
-    return None if seen.picker is None else seen.picker.status
+    return seen.held_status
 
 
 def _generation(seen: Observation) -> int | None:
-    return None if seen.picker is None else seen.picker.metadata.generation
+    return None if seen.picker_object is None else seen.picker_object["metadata"].get("generation", 0)
 
 
 def _conditions(seen: Observation, judged: dict[str, Judgement]) -> list[Condition]:
@@ -174,7 +192,9 @@ def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ..
     return EndpointPickerStatus(
         conditions=conditions,
         observed_generation=_generation(seen),
-        observed_pool_generation=None if seen.pool is None else seen.pool.metadata.generation,
+        observed_pool_generation=(
+            None if seen.pool_object is None else seen.pool_metadata.get("generation", 0)
+        ),
         ready_replicas=ready_replicas if running else None,
         endpoints=(
             None

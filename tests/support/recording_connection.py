@@ -4,8 +4,9 @@ It merges maps and replaces lists, and keeps managedFields entries of whole bodi
 really does is tested on the real API server; here tests look at the calls.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,8 +88,16 @@ class RecordingConnection(Connection):
         status, answer = refusal or self._serve(call)
         return status, json.dumps(answer).encode()
 
+    @override
+    async def stream(self, path: str, query: dict[str, str], seconds: float) -> AsyncIterator[bytes]:
+        """Tell nothing: a watch in which nothing ever happens."""
+        await asyncio.Event().wait()
+        yield b""
+
     def _serve(self, call: Call) -> tuple[int, Object]:
-        path = call.path if call.method != "POST" else f"{call.path}/{call.body['metadata']['name']}"
+        path = call.path.removesuffix("/status")
+        if call.method == "POST":
+            path += f"/{call.body['metadata']['name']}"
         live = self.objects.get(path)
         if call.method == "POST":
             if live is not None:
@@ -123,8 +132,16 @@ class RecordingConnection(Connection):
         manager = call.query.get("fieldManager", "")
         entries = list(made["metadata"].get("managedFields", ()))
         if operation:
-            mine = {"manager": manager, "operation": operation, "fieldsV1": field_set(body)}
-            entries = [e for e in entries if (e["manager"], e["operation"]) != (manager, operation)] + [mine]
+            part = "status" if call.path.endswith("/status") else ""
+            mine = {
+                "manager": manager,
+                "operation": operation,
+                "subresource": part,
+                "fieldsV1": field_set(body),
+            }
+            key = (manager, operation, part)
+            others = [e for e in entries if (e["manager"], e["operation"], e.get("subresource", "")) != key]
+            entries = [*others, mine]
         made["metadata"] |= {"resourceVersion": str(self._version), "managedFields": entries}
         made["metadata"].setdefault("uid", f"uid-{path}")
         self.objects[path] = made

@@ -17,8 +17,8 @@ def desired(seen: Observation) -> tuple[Intent, ...]:
     if PICKER not in seen.access.served:
         return ()
     live = seen.picker_object
-    if live is not None and users_own(live, seen.pool_name):
-        if not ours(live, seen.pool_name):
+    if live is not None and users_own(live, seen.pool_name, seen.pool_uid):
+        if not ours(live, seen.pool_name, seen.pool_uid):
             return ()
         return (intent(PICKER, {"name": seen.pool_name, "namespace": seen.namespace}),)
     metadata = child_metadata(seen, seen.pool_name, seen.picker_name)
@@ -30,6 +30,6 @@ def desired(seen: Observation) -> tuple[Intent, ...]:
 def superfluous(seen: Observation) -> dict[ChildKey, Object]:
     """Return our EndpointPicker for removal when the pool is let go; never a user's."""
     live = seen.picker_object
-    if live is None or users_own(live, seen.pool_name):
+    if live is None or users_own(live, seen.pool_name, seen.pool_uid):
         return {}
     return {(PICKER, seen.pool_name): live}

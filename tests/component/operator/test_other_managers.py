@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from operator_cluster import Cluster, Object, OperatorProcess, Space, eventually, pool
+from operator_cluster import Cluster, Object, OperatorProcess, Space, eventually, picker, pool
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 KINDS = {
@@ -167,3 +167,21 @@ def test_the_word_on_the_pool_is_ours_whoever_wrote_it(operator: OperatorProcess
     }
     space.apply("pool", body, "someone")
     eventually(lambda: space.word("llm") != "Wrong", "the right word")
+
+
+def test_a_child_that_lost_its_annotation_is_removed_when_it_is_not_wanted(
+    operator: OperatorProcess, space: Space
+) -> None:
+    space.create("picker", picker("llm", proxy={"mode": "Deployment"}))
+    space.create("pool", pool("llm"))
+    eventually(lambda: "deployment/llm-epp-proxy" in space.children())
+    # While it is paused nothing is put right, as while the operator is away.
+    space.merge("picker", "llm", {"spec": {"paused": True}})
+    eventually(lambda: space.condition("llm", "Accepted")[1] == "Paused")
+    nameless = {"metadata": {"annotations": {"headroom.dev/pool-name": None}}}
+    space.merge("deployment", "llm-epp-proxy", nameless)
+    space.merge("service", "llm-epp-proxy", nameless)
+    space.merge("picker", "llm", {"spec": {"paused": False, "proxy": {"mode": "None"}}})
+    gone = {"deployment/llm-epp-proxy", "service/llm-epp-proxy"}
+    eventually(lambda: not gone & space.children(), "removed")
+    assert "deployment/llm-epp" in space.children()

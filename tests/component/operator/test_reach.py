@@ -206,3 +206,70 @@ def test_a_webhook_that_does_not_answer_is_told_and_the_rest_is_made(cluster: Cl
         assert "gone.example.com" in space.condition("llm", "ResolvedRefs")[2]
         assert "deployment/llm-epp" in space.children()
     eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+
+
+def test_a_namespace_that_is_being_deleted_is_no_news(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    pools = [f"p{number}" for number in range(3)]
+    for name in pools:
+        space.create("pool", pool(name))
+    stuck = pool("stuck")
+    stuck["metadata"]["finalizers"] = ["example.com/stuck"]
+    space.create("pool", stuck)
+    wanted = {f"deployment/{name}-epp" for name in (*pools, "stuck")}
+    eventually(lambda: wanted <= space.children(), "all taken up")
+    # A pool with a finalizer is there for as long as the namespace is, and every event of it makes a pass.
+    assert cluster.api.request("DELETE", f"/api/v1/namespaces/{space.name}").code == 200
+    eventually(lambda: not space.children(), "all that the operator made is gone")
+    seen = operator.resyncs()
+    eventually(lambda: operator.resyncs() >= seen + 2, "two resyncs over what is stuck")
+    space.edit("pool", "stuck", {"op": "remove", "path": "/metadata/finalizers"})
+    mine = [line for line in operator.lines() if str(line.get("pool", "")).startswith(f"{space.name}/")]
+    assert [line for line in mine if line["level"] in {"WARNING", "ERROR"}] == []
+
+
+def test_a_pool_that_does_not_need_a_missing_right_is_not_blamed(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    space.create("pool", pool("plain"))
+    space.create("picker", picker("proxied", proxy={"mode": "Deployment"}))
+    space.create("pool", pool("proxied"))
+    for name in ("plain", "proxied"):
+        eventually(lambda n=name: space.condition(n, "ResolvedRefs")[0] == "True")  # type: ignore[misc]
+    with without(cluster, "inferencepools/status", "update"):
+        eventually(lambda: space.condition("proxied", "ResolvedRefs")[:2] == ("False", "AccessDenied"))
+        assert "update inferencepools/status" in space.condition("proxied", "ResolvedRefs")[2]
+        assert space.condition("plain", "ResolvedRefs")[0] == "True"
+    eventually(lambda: space.condition("proxied", "ResolvedRefs")[0] == "True")
+
+
+def test_an_endpoint_picker_that_only_another_crd_admits_is_told_once(
+    cluster: Cluster, operator: OperatorProcess, space: Space
+) -> None:
+    path = f"{CRDS}/{ENDPOINT_PICKER.definition()['metadata']['name']}"
+    place = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/proxy/properties/mode"
+    values: Any = cluster.api.get(path).body
+    for part in f"{place}/enum".removeprefix("/").split("/"):
+        values = values[int(part)] if isinstance(values, list) else values[part]
+
+    def admit(modes: object) -> None:
+        steps = [{"op": "replace", "path": f"{place}/enum", "value": modes}]
+        assert cluster.api.request("PATCH", path, steps, "application/json-patch+json").code == 200
+
+    admit([*values, "DaemonSet"])
+    try:
+        space.create("pool", pool("llm"))
+        eventually(lambda: "deployment/llm-epp" in space.children())
+        odd = {"metadata": {"name": "llm"}, "spec": {"proxy": {"mode": "DaemonSet"}}}
+        patch = space.path("picker", "llm"), odd, MERGE_PATCH
+        eventually(lambda: cluster.api.request("PATCH", *patch).code == 200, "the API server takes it")
+        eventually(lambda: space.condition("llm", "Accepted")[:2] == ("False", "InvalidEndpointPicker"))
+        assert "spec.proxy.mode" in space.condition("llm", "Accepted")[2]
+        assert "deployment/llm-epp" in space.children(), "what runs is left as it is"
+        space.merge("picker", "llm", {"spec": {"proxy": {"mode": "None"}}})
+        eventually(lambda: space.condition("llm", "Accepted")[0] == "True")
+    finally:
+        admit(values)
+    mine = [line for line in operator.lines() if line.get("pool") == f"{space.name}/llm"]
+    assert [line for line in mine if line["level"] in {"WARNING", "ERROR"}] == []

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -5,7 +6,7 @@ import pytest
 
 from inference_operator.desired.plan import desired, superfluous
 from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, PICKER, POOL, SERVICE
-from inference_operator.observation import Access, Observation, Rival
+from inference_operator.observation import Access, Denied, Observation, Rival
 from inference_operator.ownership import Stance, invalid_label_key, judge, users_own
 from observations import FULL_ACCESS, SETTINGS, ago, observation, picker_body, pool_body, settled
 
@@ -53,7 +54,9 @@ CASES: dict[str, tuple[Observation, Stance, str]] = {
             pool=None,
             pool_object=None,
             access=replace(
-                FULL_ACCESS, blind=frozenset({POOL}), denied=(f"list {POOL.resource}", "get services")
+                FULL_ACCESS,
+                blind=frozenset({POOL}),
+                lacking=frozenset({Denied(kind=POOL, verb="list"), Denied(kind=SERVICE, verb="get")}),
             ),
         ),
         Stance.HANDS_OFF,
@@ -229,12 +232,29 @@ def test_paused_changes_nothing() -> None:
 
 def test_an_endpoint_picker_is_ours_until_a_user_applies_one_over_it() -> None:
     (mine,) = (i.body for i in desired(observation(), judge(observation())) if i.kind is PICKER)
-    assert not users_own(mine, "llm")
-    assert users_own(picker_body(), "llm")
+    assert not users_own(mine, "llm", "uid-llm")
+    assert users_own(picker_body(), "llm", "uid-llm")
     entry = {"manager": "kubectl", "operation": "Apply"}
-    assert users_own({**mine, "metadata": {**mine["metadata"], "managedFields": [entry]}}, "llm")
+    assert users_own({**mine, "metadata": {**mine["metadata"], "managedFields": [entry]}}, "llm", "uid-llm")
     edit = {"manager": "kubectl-edit", "operation": "Update"}
-    assert not users_own({**mine, "metadata": {**mine["metadata"], "managedFields": [edit]}}, "llm")
+    assert not users_own(
+        {**mine, "metadata": {**mine["metadata"], "managedFields": [edit]}}, "llm", "uid-llm"
+    )
+
+
+def test_a_copy_of_ours_that_was_applied_is_ours_until_it_sets_something() -> None:
+    (mine,) = (i.body for i in desired(observation(), judge(observation())) if i.kind is PICKER)
+    held, metadata = mine["metadata"]["annotations"], mine["metadata"]
+    label: dict[str, Any] = {"f:metadata": {"f:labels": {"f:app.kubernetes.io/managed-by": {}}}}
+    applied = {"manager": "argocd", "operation": "Apply", "fieldsV1": label}
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    text = json.dumps({"metadata": {"labels": metadata["labels"]}})
+    for more in ({"managedFields": [applied]}, {"annotations": {**held, last: text}}):
+        copy = {**mine, "metadata": {**metadata, **more}}
+        assert not users_own(copy, "llm", "uid-llm")
+        assert users_own({**copy, "spec": {"image": "mine:1"}}, "llm", "uid-llm")
+    odd = {**mine, "metadata": {**metadata, "annotations": {**held, last: "no JSON"}}}
+    assert users_own(odd, "llm", "uid-llm")
 
 
 @pytest.mark.parametrize("key", ["app", "app.kubernetes.io/name", "a/B_c.d", "A" * 63])

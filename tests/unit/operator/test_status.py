@@ -8,14 +8,24 @@ from inference_operator import reasons
 from inference_operator.desired.plan import desired
 from inference_operator.drift import drift
 from inference_operator.endpoints import EndpointTally, tally
-from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, OBJECTIVES, Object
-from inference_operator.observation import Access, Failure, Observation
+from inference_operator.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, OBJECTIVES, POD, POOL, SERVICE, Object
+from inference_operator.observation import Access, Denied, Failure, Observation
 from inference_operator.ownership import judge
 from inference_operator.parents import wanted_parents
 from inference_operator.picker_answers import PickerAnswer
 from inference_operator.rollout import why_again
 from inference_operator.status import Report, report, unready_for
-from observations import FULL_ACCESS, NOW, ago, answered, observation, picker_body, pool_body, settled
+from observations import (
+    FULL_ACCESS,
+    NOW,
+    ago,
+    answered,
+    objective,
+    observation,
+    picker_body,
+    pool_body,
+    settled,
+)
 
 READY_STATUS = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 
@@ -106,7 +116,9 @@ def test_pods_of_another_deployment_do_not_speak_for_the_picker() -> None:
             id="none ready",
         ),
         pytest.param(
-            replace(HEALTHY, access=replace(FULL_ACCESS, denied=("watch services",))),
+            replace(
+                HEALTHY, access=replace(FULL_ACCESS, lacking=frozenset({Denied(kind=SERVICE, verb="watch")}))
+            ),
             "ResolvedRefs",
             ("False", "AccessDenied"),
             id="right missing",
@@ -149,6 +161,50 @@ def test_objectives_of_the_older_group_are_said_to_be_ignored() -> None:
     assert "in the group llm-d.ai" in message
     plain = told(replace(HEALTHY, access=both))
     assert plain.status.conditions[1].message == reasons.RESOLVED_REFS.sentence
+
+
+PROXIED = settled(observation(picker=picker_body(proxy={"mode": "Deployment"})))
+WITH_OBJECTIVES = replace(HEALTHY, objectives=(objective("gold", 1),))
+OBJECTIVE = OBJECTIVES[0]
+POOL_STATUS = Denied(kind=POOL, verb="update", subresource="status")
+OBJECTIVE_STATUS = Denied(kind=OBJECTIVE, verb="patch", subresource="status")
+PAUSED = observation(picker=picker_body(paused=True))
+
+
+@pytest.mark.parametrize(
+    ("seen", "right", "needed"),
+    [
+        pytest.param(HEALTHY, Denied(kind=SERVICE, verb="patch"), True, id="its objects are kept"),
+        pytest.param(HEALTHY, Denied(kind=POD, verb="list"), True, id="its endpoints are counted"),
+        pytest.param(HEALTHY, Denied(kind=SERVICE, verb="delete"), False, id="nothing is to be removed"),
+        pytest.param(HEALTHY, Denied(kind=EVENT, verb="create"), False, id="events are a convenience"),
+        pytest.param(HEALTHY, POOL_STATUS, False, id="without a proxy"),
+        pytest.param(PROXIED, POOL_STATUS, True, id="with a proxy"),
+        pytest.param(HEALTHY, OBJECTIVE_STATUS, False, id="without objectives"),
+        pytest.param(WITH_OBJECTIVES, OBJECTIVE_STATUS, True, id="with objectives"),
+        pytest.param(HEALTHY, Denied(kind=OBJECTIVE, verb="list"), True, id="objectives cannot be seen"),
+        pytest.param(PAUSED, Denied(kind=SERVICE, verb="create"), False, id="paused"),
+    ],
+)
+def test_a_missing_right_is_told_of_pools_that_need_it(
+    seen: Observation, right: Denied, needed: bool
+) -> None:
+    made = told(replace(seen, access=replace(FULL_ACCESS, lacking=frozenset({right}))))
+    message = next(c.message for c in made.status.conditions if c.type == "ResolvedRefs")
+    assert (conditions(made)["ResolvedRefs"][1] == "AccessDenied") is needed
+    assert (right.right in message) is needed
+
+
+@pytest.mark.parametrize(
+    ("right", "spelled"),
+    [
+        (Denied(kind=SERVICE, verb="get"), "get services"),
+        (Denied(kind=DEPLOYMENT, verb="watch", namespace="a"), "watch deployments.apps"),
+        (POOL_STATUS, "update inferencepools/status.inference.networking.k8s.io"),
+    ],
+)
+def test_a_right_is_spelled_as_rbac_does(right: Denied, spelled: str) -> None:
+    assert right.right == spelled
 
 
 def test_a_failed_write_is_told() -> None:
