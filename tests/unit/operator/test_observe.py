@@ -1,6 +1,7 @@
 """The reader against a recording API: what it takes from caches, what it asks, odd objects."""
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from inference_operator.observation import Access, Denied, Observation
 from inference_operator.observe import Reader
 from inference_operator.ownership import judge
 from inference_operator.pods import PodWatches
+from inference_operator.supervision import Supervisor
 from observations import FULL_ACCESS, SETTINGS, as_live, observation, pool_body
 from recording_connection import RecordingConnection
 
@@ -38,7 +40,7 @@ class Bench:
         self.cache = Cache()
         self.now = 100.0
         api = Api(self.connection)
-        watches = PodWatches(api, lambda _: None)
+        watches = PodWatches(api, lambda _: None, Supervisor(time.monotonic))
         self.reader = Reader(api, self.cache, watches, SETTINGS, clock=lambda: self.now)
         self.reader.access = access
         self.cache.synced |= {POOL, PICKER, *CHILD_KINDS, *([access.objectives] if access.objectives else [])}
