@@ -94,7 +94,7 @@ def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
     router, budget, messages = FixedRouter(destinations(endpoints)), BufferBudget(), exchange_messages()
 
     def act() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(router, budget, metrics, 1.0, time.monotonic)
         for message in messages:
             exchange.received(message, 2.0)
 
@@ -107,7 +107,7 @@ def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], Non
     head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
 
     def stream() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(router, budget, metrics, 1.0, time.monotonic)
         for message in head:
             exchange.received(message, 2.0)
         for _ in range(CHUNKS):
@@ -115,7 +115,7 @@ def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], Non
         exchange.closed(Ending.DISCONNECTED, 4.0)
 
     def stream_head() -> None:
-        exchange = Exchange(router, budget, metrics, 1.0)
+        exchange = Exchange(router, budget, metrics, 1.0, time.monotonic)
         for message in head:
             exchange.received(message, 2.0)
         exchange.closed(Ending.DISCONNECTED, 4.0)

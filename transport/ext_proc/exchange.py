@@ -438,7 +438,7 @@ AFTER_WAITING: Final[Mapping[Request, Request]] = {after: state for state, after
 def _rows(
     cells: Mapping[str, Mapping[_State, Cell[_State]]], states: Iterable[_State]
 ) -> dict[str, tuple[Cell[_State], ...]]:
-    """Return the cells as tuples indexed by state: quicker than hashing an enum member for each message."""
+    """Return the cells as tuples indexed by state, those of messages out of order filled in."""
     return {
         kind: tuple(row.get(state, Cell(Exchange._out_of_order, state, state)) for state in states)
         for kind, row in cells.items()

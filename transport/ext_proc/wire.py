@@ -4,7 +4,7 @@ Replies are small and mostly constant, so their bytes are laid out here directly
 the generated classes. Field numbers are those of envoy/service/ext_proc/v3/external_processor.proto.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _pb
@@ -68,13 +68,13 @@ class MalformedMessageError(Exception):
     """The bytes are no ProcessingRequest."""
 
 
-_parse = cast("Any", _pb.ProcessingRequest).FromString
+_parse: Final[Callable[[bytes], ProcessingRequest]] = cast("Any", _pb.ProcessingRequest).FromString
 
 
 def decode(payload: bytes) -> tuple[str, ProcessingRequest]:
     """Return the kind of message ("request_headers", ...) and the message. Raises MalformedMessageError."""
     try:
-        message = cast("ProcessingRequest", _parse(payload))
+        message = _parse(payload)
     except DecodeError as error:
         raise MalformedMessageError(str(error)) from None
     return message.WhichOneof("request") or "", message
