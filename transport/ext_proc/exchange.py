@@ -5,18 +5,25 @@ The processor gives a request its meaning. It is asked once the body is whole, a
 headers is held until it has answered; then come headers, body and trailers in this order, as full-duplex
 streaming demands. The response is let through piece by piece.
 
-Which message may come when, what takes it, and what comes next is in the tables at the end of this file.
+The tables at the end of this file say which message may come when, what takes it, and the state after it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
 from itertools import chain, islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ext_proc import wire
 from ext_proc.budget import BodyBudget
 from ext_proc.processor import Ending, Forward, Late, Processor, Reply, Waiting
-from ext_proc.wire import ProcessingRequest
+from ext_proc.states import (
+    AFTER_RESPONSE_HEADERS,
+    AFTER_WAITING,
+    WHILE_WAITING,
+    WITHOUT_BODY,
+    Request,
+    Response,
+)
+from ext_proc.wire import ProcessingRequest as Message
 from lean_grpc.status import StatusCode
 
 #: Envoy asks for pieces of at most 64 KiB; the same bound as other pickers use.
@@ -24,33 +31,9 @@ CHUNK_BYTES: Final = 62_000
 #: Pieces of a request body handed out at a time, so that a slow proxy does not double a body's memory.
 BATCH_CHUNKS: Final = 16
 
+#: Messages for the proxy, in order.
+Replies = Sequence[bytes]
 _NOTHING: Final[tuple[bytes, ...]] = ()
-
-
-class Request(IntEnum):
-    """How far the request has come."""
-
-    EXPECTED = 0
-    BUFFERING = 1
-    """Its body is held until it is whole."""
-    WAITING = 2
-    """Complete; the processor has not answered yet."""
-    WAITING_UNSEEN = 3
-    """The processor has not answered yet; the proxy does not show the body, whose trailers may follow."""
-    ANSWERED = 4
-    """Complete and answered."""
-    UNSEEN = 5
-    """Answered; the proxy does not show the body, whose trailers may follow."""
-    ABANDONED = 6
-    """A response came before the processor had answered: the proxy replied by itself."""
-
-
-class Response(IntEnum):
-    """How far the response has come."""
-
-    EXPECTED = 0
-    STREAMING = 1
-    OVER = 2
 
 
 class Status(NamedTuple):
@@ -115,7 +98,7 @@ class Exchange(Generic[Late]):
         """The processor has the whole request and has not answered yet."""
         return self._waiting is not None
 
-    def received(self, payload: bytes, now: float) -> Sequence[bytes]:
+    def received(self, payload: bytes, now: float) -> Replies:
         """Take one message and return the replies to it, in order; then look at `status` and `has_more`."""
         if self.status is not None:
             return _NOTHING
@@ -140,7 +123,7 @@ class Exchange(Generic[Late]):
         replies = self._forward(answer) if isinstance(answer, Forward) else self._reply(answer, now)
         self._backlog = chain(replies, self._backlog or ())
 
-    def more(self) -> Sequence[bytes]:
+    def more(self) -> Replies:
         """Return the next replies of the backlog; empty when there are none left."""
         if self._backlog is None:
             return _NOTHING
@@ -163,9 +146,7 @@ class Exchange(Generic[Late]):
 
     # Request
 
-    def _request_headers(
-        self, message: ProcessingRequest, cell: "Cell[Request]", now: float
-    ) -> Sequence[bytes]:
+    def _request_headers(self, message: Message, cell: "Cell[Request]", now: float) -> Replies:
         modes = wire.body_modes(message)
         unseen = False
         if modes is not None:
@@ -187,7 +168,7 @@ class Exchange(Generic[Late]):
         self._request = cell.then
         return _NOTHING
 
-    def _hold_piece(self, message: ProcessingRequest, cell: "Cell[Request]", now: float) -> Sequence[bytes]:
+    def _hold_piece(self, message: Message, cell: "Cell[Request]", now: float) -> Replies:
         piece = message.request_body
         chunk = piece.body
         if chunk:
@@ -203,24 +184,18 @@ class Exchange(Generic[Late]):
         self._request = cell.ended
         return self._ask(self._whole_body(), now)
 
-    def _end_body_by_trailers(
-        self, _message: ProcessingRequest, cell: "Cell[Request]", now: float
-    ) -> Sequence[bytes]:
+    def _end_body_by_trailers(self, _message: Message, cell: "Cell[Request]", now: float) -> Replies:
         self._request = cell.ended
         self._trailers = True
         return self._ask(self._whole_body(), now)
 
-    def _owe_trailers(
-        self, _message: ProcessingRequest, cell: "Cell[Request]", _now: float
-    ) -> Sequence[bytes]:
+    def _owe_trailers(self, _message: Message, cell: "Cell[Request]", _now: float) -> Replies:
         """Reply to the trailers after the headers, which wait."""
         self._request = cell.ended
         self._trailers = True
         return _NOTHING
 
-    def _pass_trailers(
-        self, _message: ProcessingRequest, cell: "Cell[Request]", _now: float
-    ) -> Sequence[bytes]:
+    def _pass_trailers(self, _message: Message, cell: "Cell[Request]", _now: float) -> Replies:
         self._request = cell.ended
         return (wire.REQUEST_TRAILERS_REPLY,)
 
@@ -230,7 +205,7 @@ class Exchange(Generic[Late]):
         chunks.clear()
         return body
 
-    def _ask(self, body: bytes | None, now: float) -> Sequence[bytes]:
+    def _ask(self, body: bytes | None, now: float) -> Replies:
         self._body = body
         answer = self.processor.request(body, self._resume, now)
         if isinstance(answer, Forward):
@@ -246,7 +221,7 @@ class Exchange(Generic[Late]):
         if self.on_resume is not None:
             self.on_resume(late)
 
-    def _forward(self, answer: Forward) -> Sequence[bytes]:
+    def _forward(self, answer: Forward) -> Replies:
         """Return the headers reply with the body, or with its first pieces and the rest as backlog."""
         body, trailers = self._body, self._trailers
         self._body = None
@@ -270,16 +245,14 @@ class Exchange(Generic[Late]):
         if trailers:
             yield wire.REQUEST_TRAILERS_REPLY
 
-    def _reply(self, answer: Reply, now: float) -> Sequence[bytes]:
+    def _reply(self, answer: Reply, now: float) -> Replies:
         self.status = OK
         self.closed(Ending.REFUSED, now)
         return (answer.payload,)
 
     # Response
 
-    def _response_headers(
-        self, message: ProcessingRequest, cell: "Cell[Response]", now: float
-    ) -> Sequence[bytes]:
+    def _response_headers(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._request = AFTER_RESPONSE_HEADERS[self._request]
         if self._request is Request.ABANDONED:
             self._drop_body()
@@ -292,9 +265,7 @@ class Exchange(Generic[Late]):
             self._end(Ending.COMPLETED, now)
         return (wire.RESPONSE_HEADERS_REPLY,)
 
-    def _response_body(
-        self, message: ProcessingRequest, cell: "Cell[Response]", now: float
-    ) -> Sequence[bytes]:
+    def _response_body(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
         piece = message.response_body
         chunk, end = piece.body, piece.end_of_stream
         if chunk:
@@ -309,36 +280,34 @@ class Exchange(Generic[Late]):
             wire.response_body_reply(chunk[at : at + CHUNK_BYTES], end and at == starts[-1]) for at in starts
         ]
 
-    def _response_trailers(
-        self, _message: ProcessingRequest, cell: "Cell[Response]", now: float
-    ) -> Sequence[bytes]:
+    def _response_trailers(self, _message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._response = cell.ended
         self._end(Ending.COMPLETED, now)
         return (wire.RESPONSE_TRAILERS_REPLY,)
 
     # Either side
 
-    def _repeated_end(self, message: ProcessingRequest, cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+    def _repeated_end(self, message: Message, cell: "Cell[Any]", now: float) -> Replies:
         """Pass over the empty last piece, which Envoy sends twice now and then; refuse bytes after it."""
         if message.request_body.body or message.response_body.body:
             return self._out_of_order(message, cell, now)
         return _NOTHING
 
-    def _ignore(self, _message: ProcessingRequest, _cell: "Cell[Any]", _now: float) -> Sequence[bytes]:
+    def _ignore(self, _message: Message, _cell: "Cell[Any]", _now: float) -> Replies:
         return _NOTHING
 
-    def _out_of_order(self, message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+    def _out_of_order(self, message: Message, _cell: "Cell[Any]", now: float) -> Replies:
         request, response = self.states
         kind = message.WhichOneof("request")
         text = f"{kind} is out of order (request {request.name}, response {response.name})"
         return self._fail(StatusCode.FAILED_PRECONDITION, text, now)
 
-    def _unknown(self, _message: ProcessingRequest, _cell: "Cell[Any]", now: float) -> Sequence[bytes]:
+    def _unknown(self, _message: Message, _cell: "Cell[Any]", now: float) -> Replies:
         return self._fail(StatusCode.INVALID_ARGUMENT, "the message holds none of the known requests", now)
 
     # Ends
 
-    def _fail(self, code: StatusCode, message: str, now: float) -> Sequence[bytes]:
+    def _fail(self, code: StatusCode, message: str, now: float) -> Replies:
         self.status = Status(code, message)
         self.closed(Ending.PROTOCOL_ERROR, now)
         return _NOTHING
@@ -373,7 +342,7 @@ _State = TypeVar("_State", Request, Response)
 class Cell(NamedTuple, Generic[_State]):
     """What a message does in one state of its side of the exchange."""
 
-    take: Callable[[Exchange[Any], ProcessingRequest, "Cell[Any]", float], Sequence[bytes]]
+    take: Callable[[Exchange[Any], Message, "Cell[Any]", float], Replies]
     then: _State
     """State of the side after a message that does not end it."""
     ended: _State
@@ -416,23 +385,6 @@ RESPONSE_CELLS: Final[Mapping[str, Mapping[Response, Cell[Response]]]] = {
     },
     "": {state: Cell(Exchange._unknown, state, state) for state in _S},
 }
-#: What body mode NONE makes of a request whose headers announce a body.
-WITHOUT_BODY: Final[Mapping[Request, Request]] = {_R.BUFFERING: _R.UNSEEN}
-#: What the response's headers make of the request: one without an answer never reaches a model server.
-AFTER_RESPONSE_HEADERS: Final[Mapping[Request, Request]] = {
-    _R.EXPECTED: _R.ABANDONED,
-    _R.BUFFERING: _R.ABANDONED,
-    _R.WAITING: _R.ABANDONED,
-    _R.WAITING_UNSEEN: _R.ABANDONED,
-    _R.ANSWERED: _R.ANSWERED,
-    _R.UNSEEN: _R.UNSEEN,
-}
-#: What a processor's Waiting makes of a request that would be answered at once, and back.
-WHILE_WAITING: Final[Mapping[Request, Request]] = {
-    _R.ANSWERED: _R.WAITING,
-    _R.UNSEEN: _R.WAITING_UNSEEN,
-}
-AFTER_WAITING: Final[Mapping[Request, Request]] = {after: state for state, after in WHILE_WAITING.items()}
 
 
 def _rows(

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import envoy_messages as wire
 from ext_proc.budget import BodyBudget
-from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS, Request, Response
+from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS
 from ext_proc.processor import Ending, Forward, Reply
+from ext_proc.states import Request, Response
 from lean_grpc import StatusCode
 from stand_in_processor import FORWARD, REPLY, Peer
 

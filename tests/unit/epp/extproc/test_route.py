@@ -1,7 +1,7 @@
 """The joint between transport and exchange: back-pressure, ends and faults."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from typing_extensions import override
@@ -81,6 +81,54 @@ def test_a_fault_of_ours_ends_one_stream_and_holds_nothing(caplog: pytest.LogCap
     assert not router.held
     assert metrics.open_exchanges == 0
     assert "exchange failed" in caplog.text
+
+
+class FaultyMetrics(PickerMetrics):
+    """Fails when a decision is noted."""
+
+    @override
+    def decided(self, record: Record, seconds: float) -> None:
+        super().decided(record, seconds)
+        raise ZeroDivisionError
+
+
+class LateRouter(CountingRouter):
+    """Decides when the test says so."""
+
+    def __init__(self, *endpoints: str) -> None:
+        super().__init__(*endpoints)
+        self.decide_now: Callable[[], None] = lambda: None
+
+    @override
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
+        answer = super().decide(request, subset, resume)
+        assert not isinstance(answer, Waiting)
+        self.decide_now = lambda: resume(answer)
+        return Never()
+
+
+class Never(Waiting):
+    """Waits; these tests do not cancel."""
+
+    @override
+    def cancel(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fault_after_the_decision_leaves_no_reservation(late: bool) -> None:
+    stream, metrics = RecordingStream(), FaultyMetrics()
+    router = LateRouter(A) if late else CountingRouter(A)
+    handler = handler_on(stream, router, metrics)
+    handler.received(wire.request_headers(end=True, method="GET"))
+    if isinstance(router, LateRouter):
+        router.decide_now()
+    assert stream.status is StatusCode.INTERNAL
+    assert router.ends == 1
+    assert not router.held
+    assert metrics.open_exchanges == 0
 
 
 def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
