@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from endpoint_picker.config.errors import ConfigError
 from endpoint_picker.config.live import LiveConfig
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision, Refusal, Resume, Waiting

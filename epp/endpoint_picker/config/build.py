@@ -5,8 +5,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from endpoint_picker.config import yaml_text
-from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker import yaml_text
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import RENAMED, Registry
 from endpoint_picker.config.schema import (
@@ -18,6 +17,7 @@ from endpoint_picker.config.schema import (
     ProfileSpec,
 )
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.config_errors import ConfigError, from_validation
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.admission import UtilizationDetector

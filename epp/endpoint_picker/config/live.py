@@ -6,9 +6,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from endpoint_picker.config.build import build
-from endpoint_picker.config.errors import ConfigError, from_validation
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.config_errors import ConfigError, from_validation
 from inference_api.offered import Offered, OfferedText
 from inference_api.priority_table import PriorityTable
 

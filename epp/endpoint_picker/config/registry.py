@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Final, Self
 
-from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.scheduling.plugin import Plugin
 
 GROUP: Final = "headroom.epp.plugins"

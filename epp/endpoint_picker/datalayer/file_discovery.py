@@ -12,8 +12,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cluster_client.pods import ip_literal
-from endpoint_picker.config import yaml_text
-from endpoint_picker.config.errors import ConfigError, from_validation
+from endpoint_picker import yaml_text
+from endpoint_picker.config_errors import ConfigError, from_validation
 from endpoint_picker.datalayer.table import Endpoint
 
 _LOG: Final = logging.getLogger(__name__)

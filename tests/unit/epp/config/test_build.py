@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from endpoint_picker.config.build import build
-from endpoint_picker.config.errors import ConfigError
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.file_discovery import endpoints_in
 from endpoint_picker.scheduling.plugin import Plugin
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer

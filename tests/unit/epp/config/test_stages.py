@@ -6,9 +6,9 @@ import pytest
 from typing_extensions import override
 
 from endpoint_picker.config.build import build
-from endpoint_picker.config.errors import ConfigError
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
 from endpoint_picker.scheduling.plugin import Follower, Picker, Plugin, Producer, Scorer
 from endpoint_picker.scheduling.profile_handler import ProfileHandler

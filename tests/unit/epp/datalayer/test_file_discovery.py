@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.file_discovery import FileWatch, endpoints_in
 from endpoint_picker.datalayer.table import Endpoint
 

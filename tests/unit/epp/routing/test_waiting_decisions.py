@@ -11,9 +11,12 @@ import pytest
 from pydantic import Field
 from typing_extensions import override
 
+import envoy_messages as wire
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Decision, Refusal, Waiting
+from endpoint_picker.extproc.route import process_route
+from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -21,7 +24,10 @@ from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Follower, MayWait, PluginParams, Pool, Producer
+from endpoint_picker.transport import Handler
 from endpoint_picker.waiting_timer import WaitingTimer
+from ext_proc.budget import BodyBudget
+from recording_stream import RecordingStream
 
 FULL = Refusal(Outcome.SATURATED, "waited too long for room")
 RECORD = Record(0.0)
@@ -328,6 +334,35 @@ def test_followers_that_fail_keep_no_reservation_and_do_not_stop_the_others() ->
     first.end()
     assert stage.router.ledger.held == 0
     assert isinstance(Client(stage.router).answer, Decision)  # the queue heard of the end
+
+
+def on_the_wire(stage: Stage, metrics: PickerMetrics, budget: BodyBudget) -> tuple[RecordingStream, Handler]:
+    stream = RecordingStream()
+    handler = process_route(stage.router, budget, metrics, lambda: stage.now)(stream)
+    handler.opened(())
+    handler.received(wire.request_headers())
+    handler.received(wire.request_body(wire.body_of(), end=True))
+    return stream, handler
+
+
+def test_a_request_whose_decision_waits_is_answered_on_its_stream_later() -> None:
+    stage, metrics, budget = Stage(longestWaitS=2.0), PickerMetrics(), BodyBudget()
+    first = Client(stage.router)
+    waiting, _ = on_the_wire(stage, metrics, budget)
+    gone, gone_handler = on_the_wire(stage, metrics, budget)
+    late, _ = on_the_wire(stage, metrics, budget)
+    assert waiting.sent == []
+    gone_handler.ended()
+    first.end()
+    stage.run(1.0)
+    assert wire.kinds(waiting.sent) == ["request_headers", "request_body"]
+    assert late.sent == []
+    stage.run(1.5)
+    assert wire.kinds(late.sent) == ["immediate_response"]
+    assert gone.sent == []
+    assert stage.router.ledger.held == 1
+    assert stage.router.waiting == 0
+    assert metrics.open_exchanges == 1
 
 
 async def test_the_timer_drives_the_same_router_on_the_event_loop() -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 import yaml
 
-from endpoint_picker.config.errors import ConfigError
+from endpoint_picker.config_errors import ConfigError
 
 #: A ConfigMap holds no more than this.
 MAX_BYTES: Final = 1 << 20
