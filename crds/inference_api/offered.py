@@ -1,4 +1,4 @@
-"""What a picker says of the two texts that it is given: which it saw last and whether it uses it.
+"""What a picker says of the texts that it is given (which it saw last, whether it uses it), and its health.
 
 The picker serves it as JSON on its metrics port; the operator reads it and makes a condition of it. Pure.
 """
@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from inference_api.picker_health import PickerHealth
 
 #: Path on the picker's metrics port.
 OFFERED_PATH: Final = "/debug/config"
@@ -52,7 +54,7 @@ class OfferedText(BaseModel):
 
 
 class Offered(BaseModel):
-    """How both texts stand."""
+    """How both texts stand, and what the picker sees of its proxies and endpoints."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -60,3 +62,5 @@ class Offered(BaseModel):
     """The EndpointPickerConfig."""
     priorities: OfferedText = OfferedText()
     """The priority table."""
+    health: PickerHealth | None = None
+    """None in the answer of a picker that is older than this field."""

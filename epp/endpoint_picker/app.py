@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cluster_client.access import ApiAccess
 from cluster_client.api import KubernetesApi
+from endpoint_picker.datalayer.contact import port_health
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
@@ -42,7 +43,12 @@ class Picker:
         self.router = build_router(
             config_text=_text(settings.config_file), priorities_text=_text(settings.priorities_file)
         )
-        self.servers = PickerServers(settings, self.router, lambda: pool_figures(self.router.table))
+        self.servers = PickerServers(
+            settings,
+            self.router,
+            lambda: pool_figures(self.router.table),
+            lambda: port_health(self.router.table),
+        )
         self.scraper = Scraper(
             ScrapeColumns(self.router.table, self.router.ledger, self.router.index.follow_block_size),
             self.router.config.scrape,

@@ -21,6 +21,7 @@ from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.route import process_route
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.observability.handshakes import HandshakeFailures
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.settings import Settings
@@ -29,6 +30,7 @@ from endpoint_picker.transport import LIMITS
 from ext_proc.budget import BodyBudget
 from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered
+from inference_api.picker_health import PickerHealth, PortHealth
 from lean_grpc import Server, self_signed_server
 
 #: Time between NOT_SERVING and GOAWAY, so that proxies and EndpointSlices have followed.
@@ -69,8 +71,16 @@ class PoolView(Router, Protocol):
 class PickerServers:
     """All ports of one picker."""
 
-    def __init__(self, settings: Settings, pool: PoolView, figures: Callable[[], PoolFigures]) -> None:
-        """Wire everything; `figures` is read for each scrape of our metrics. Raises tls.CertificateError."""
+    def __init__(
+        self,
+        settings: Settings,
+        pool: PoolView,
+        figures: Callable[[], PoolFigures],
+        ports: Callable[[], tuple[PortHealth, ...]] = tuple,
+    ) -> None:
+        """Wire everything. `figures` is read for each scrape of our metrics, `ports` for each question of the
+        operator. Raises tls.CertificateError.
+        """
         self._settings = settings
         self._pool = pool
         self.health = Health()
@@ -83,8 +93,10 @@ class PickerServers:
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self._http = HttpServer(self.health, registry, self._state, lambda: pool.offered, pool.decisions)
-        self._grpc = Server(limits=LIMITS)
+        self._http = HttpServer(self.health, registry, self._state, self._offered, pool.decisions)
+        self._ports = ports
+        self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
+        self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
         self._grpc.add(PROCESS_METHOD, process_route(pool, self.budget, self.metrics, time.monotonic))
         for path, factory in eds_routes(self.feed).items():
             self._grpc.add(path, factory)
@@ -159,6 +171,15 @@ class PickerServers:
             self.feed.publish(addresses)
             _log.info("pool changed", extra={"ready_endpoints": len(addresses)})
 
+    def _offered(self) -> Offered:
+        """Return what the operator is answered."""
+        health = PickerHealth(
+            failed_handshakes=self.handshakes.recent(),
+            connected=bool(self._grpc.connections),
+            ports=self._ports(),
+        )
+        return self._pool.offered.model_copy(update={"health": health})
+
     def _state(self) -> dict[str, Any]:
         return {
             "pool": {"name": self._settings.pool_name, "namespace": self._settings.pool_namespace},
@@ -167,5 +188,7 @@ class PickerServers:
             "openExchanges": self.metrics.open_exchanges,
             "heldBodyBytes": self.budget.held_bytes,
             "endpointsVersion": self.feed.version,
+            "connections": self._grpc.connections,
+            "failedHandshakes": self.handshakes.recent(),
             "router": self._pool.state(),
         }

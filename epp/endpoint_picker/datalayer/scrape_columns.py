@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from endpoint_picker.datalayer.contact import FAILURES_TO_TELL, Contact
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.metrics_page import Reading
 from endpoint_picker.datalayer.table import EndpointTable
@@ -31,12 +32,22 @@ class ScrapeColumns:
         table.running[row] = reading.running
         table.kv_usage[row] = reading.kv_usage
         table.scraped_at[row] = asked_at
+        table.contact[row] = Contact.ANSWERS
         self._ledger.scrape_succeeded(row)
         if reading.num_blocks:
             table.num_blocks[row] = reading.num_blocks
         if reading.block_size and reading.block_size != table.block_size[row]:
             table.block_size[row] = reading.block_size
             self._on_block_size()
+
+    def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
+        """Note a scrape that brought nothing; several in a row say how the row's server answers."""
+        if in_a_row >= FAILURES_TO_TELL and contact is not Contact.UNKNOWN:
+            self.table.contact[row] = contact
+
+    def forget_contact(self, row: int | None = None) -> None:
+        """Note that nothing is known of how the row's server answers; None means every row's."""
+        self.table.contact[slice(None) if row is None else row] = Contact.UNKNOWN
 
     def expire(self, now: float) -> None:
         """Make the load of every row that was last read too long ago unknown."""

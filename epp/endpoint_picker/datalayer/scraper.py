@@ -6,12 +6,14 @@ in the transport's callback. A peer decides nothing but its own row.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from typing import Final, cast
 
 from typing_extensions import override
 
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.http_response import ResponseError, ResponseReader
 from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
@@ -35,6 +37,9 @@ MAX_BYTES_PER_SECOND: Final = 4 << 20
 #: Pauses after failures in a row: the first, and the longest.
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
+
+#: Errors of connecting that say something of this process, not of the server.
+_OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 class Scraper:
@@ -77,6 +82,7 @@ class Scraper:
         if plan != self._plan:
             self._plan = plan
             self.close()
+            self._columns.forget_contact()
 
     async def run(self) -> None:
         """Scrape until cancelled."""
@@ -103,7 +109,7 @@ class Scraper:
             self._follow()
         for target in self._targets.values():
             if target.asked_at is not None and now - target.asked_at > DEADLINE_S:
-                target.fail("took too long")
+                target.fail("took too long", Contact.SILENT if target.is_connected else Contact.UNREACHABLE)
         self._ask_in_turn(now)
 
     def _ask_in_turn(self, now: float) -> None:
@@ -138,6 +144,7 @@ class Scraper:
             endpoint = self.table.endpoints[row]
             if endpoint is not None and self._plan is not None:
                 self._targets[row] = _Target(self, row, endpoint, self._plan)
+                self._columns.forget_contact(row)
 
     def _drop(self, row: int) -> None:
         target = self._targets.pop(row, None)
@@ -159,6 +166,11 @@ class Scraper:
         """Return the clock's time."""
         return self._clock()
 
+    def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
+        """Count a scrape that brought nothing, the `in_a_row`-th without success in between."""
+        self.failures += 1
+        self._columns.failed(row, contact, in_a_row)
+
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
         """Write a reading into the row's scrape columns, its age counted from when it was asked for."""
         self.scrapes += 1
@@ -170,6 +182,7 @@ class _Target:
 
     __slots__ = (
         "_connecting",
+        "_failures",
         "_owner",
         "_page",
         "_pause",
@@ -195,10 +208,17 @@ class _Target:
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._pause = FIRST_PAUSE_S
+        self._failures = 0
+        """Scrapes in a row that brought nothing."""
         self.asked_at: float | None = None
         """When the request under way was started; None while there is none."""
         self.due = 0.0
         """When to ask again after a failure or a very long page; otherwise every tick."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether there is a connection to the server."""
+        return self._transport is not None
 
     def ask(self, now: float) -> None:
         """Send a request, over a new connection where there is none."""
@@ -209,9 +229,10 @@ class _Target:
         else:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, contact: Contact) -> None:
         """Give the scrape up, and pause longer after each failure in a row."""
-        self._owner.failures += 1
+        self._failures += 1
+        self._owner.failed(self._row, contact, self._failures)
         _LOG.debug("scrape of %s failed: %s", self.endpoint.hostport, why)
         self.due = self._owner.now() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
@@ -235,7 +256,7 @@ class _Target:
             await loop.create_connection(lambda: _Link(self), self.endpoint.address, self.endpoint.port)
         except OSError as error:
             self._connecting = None
-            self.fail(str(error))
+            self.fail(str(error), _contact_of(error))
         else:
             self._connecting = None
 
@@ -255,12 +276,12 @@ class _Target:
         if transport is not self._transport:
             return
         if self.asked_at is None:
-            self.fail("sent what it was not asked for")
+            self.fail("sent what it was not asked for", Contact.WITHOUT_METRICS)
             return
         try:
             page = self._response.feed(data)
         except ResponseError as error:
-            self.fail(str(error))
+            self.fail(str(error), Contact.WITHOUT_METRICS)
             return
         if page is not None:
             self._complete(page)
@@ -274,7 +295,7 @@ class _Target:
             return
         page = self._response.closed()
         if page is None:
-            self.fail("closed the connection")
+            self.fail("closed the connection", Contact.SILENT)
         else:
             self._complete(page)
 
@@ -282,15 +303,23 @@ class _Target:
         asked_at = self.asked_at
         reading = self._page.read(page)
         if asked_at is None or not reading.is_useful:
-            self.fail("has none of the expected series")
+            self.fail("has none of the expected series", Contact.WITHOUT_METRICS)
             return
         self.asked_at = None
         self._owner.ended()
         self._pause = FIRST_PAUSE_S
+        self._failures = 0
         self.due = asked_at + len(page) / MAX_BYTES_PER_SECOND
         self._owner.write(self._row, reading, asked_at)
         if not self._response.keep_alive:
             self.close()
+
+
+def _contact_of(error: OSError) -> Contact:
+    """Return what a failure to connect says of the server."""
+    if isinstance(error, ConnectionRefusedError):
+        return Contact.REFUSED
+    return Contact.UNKNOWN if error.errno in _OWN_ERRORS else Contact.UNREACHABLE
 
 
 class _Link(asyncio.Protocol):

@@ -60,6 +60,7 @@ class EndpointTable:
         "_free",
         "_on_free",
         "block_size",
+        "contact",
         "endpoints",
         "generation",
         "hostports",
@@ -93,6 +94,8 @@ class EndpointTable:
         """Fraction of the KV cache in use, [0, 1]."""
         self.scraped_at: Floats = np.full(size, -np.inf)
         """When the last good scrape was started, seconds of the caller's monotonic clock."""
+        self.contact = np.zeros(size, dtype=np.int64)
+        """`contact.Contact` of the row's server."""
         self.block_size = np.zeros(size, dtype=np.int64)
         """Tokens in a KV-cache block; 0 is unknown."""
         self.num_blocks = np.zeros(size, dtype=np.int64)
@@ -192,6 +195,7 @@ class EndpointTable:
         for load in (self.waiting, self.running, self.kv_usage):
             load[row] = np.nan
         self.scraped_at[row] = -np.inf
+        self.contact[row] = 0
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
         self.unseen[row] = 0
@@ -226,6 +230,7 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "running": np.nan,
     "kv_usage": np.nan,
     "scraped_at": -np.inf,
+    "contact": 0,
     "block_size": 0,
     "num_blocks": 0,
     "inflight_requests": 0,

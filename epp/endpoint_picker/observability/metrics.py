@@ -175,6 +175,9 @@ class PickerMetrics:
         )
         self.outcomes = Counts(PREFIX + "decisions_total", "Decisions, by outcome.", ("outcome",))
         self.endings = Counts(PREFIX + "exchanges_total", "Exchanges over, by how they ended.", ("ending",))
+        self.failed_handshakes = Counts(
+            PREFIX + "failed_handshakes_total", "TLS handshakes that failed, by kind.", ("kind",)
+        )
         self.elsewhere = Counts(
             PREFIX + "served_elsewhere_total", "Responses from another endpoint than the one picked."
         )
@@ -351,7 +354,7 @@ class PickerMetrics:
             self.streams, self.request_total, self.request_errors, self.request_running,
             self.request_duration, self.ttft, self.tpot, self.gaps, self.request_bytes, self.response_bytes,
             self.input_tokens, self.output_tokens, self.cached_tokens, self.outcomes, self.endings,
-            self.elsewhere, self._scheduler, *self._readings,
+            self.elsewhere, self.failed_handshakes, self._scheduler, *self._readings,
         )  # fmt: skip
         return [family.collect() for family in families]
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from endpoint_picker.datalayer.contact import count_contacts
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
@@ -50,6 +51,14 @@ def add_pool_gauges(
 
     metrics.read_each(
         "per_endpoint_queue_size", "Waiting requests.", ("name", "model_server_endpoint"), queues
+    )
+    metrics.read_each(
+        "endpoint_contacts",
+        "Ready endpoints, by how they answer scrapes.",
+        ("name", "port", "contact"),
+        lambda: (
+            ((name, str(port), contact.label), count) for port, contact, count in count_contacts(table)
+        ),
     )
     where = ("endpoint_name", "namespace", "port")
     metrics.read_each(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from endpoint_picker.config.live import LiveConfig
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.scheduling.plugin import Pool
 from endpoint_picker.scheduling.scheduler import Scheduler
 
@@ -36,6 +37,7 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "endpoint": table.hostports[row],
         "name": endpoint.name if endpoint else "",
         "ready": bool(table.ready[row]),
+        "contact": Contact(table.contact[row]).label,
         "waiting": _number(table.waiting[row]),
         "running": _number(table.running[row]),
         "kvUsage": _number(table.kv_usage[row]),

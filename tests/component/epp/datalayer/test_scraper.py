@@ -1,6 +1,7 @@
 """The scraper against real servers on loopback: good ones, slow ones, and peers that mean no good."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from endpoint_picker.datalayer.contact import Contact, port_health
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
@@ -320,3 +322,86 @@ async def test_a_server_with_a_very_long_page_is_asked_less_often() -> None:
                     await asyncio.sleep(0.005)
             assert table.waiting[row_of(table, long)] == 3
     assert asked["long"] * 3 < asked["short"]
+
+
+def contact(table: EndpointTable, port: int) -> Contact:
+    return Contact(table.contact[row_of(table, port)])
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def gone(_request: web.Request) -> web.Response:
+    raise web.HTTPNotFound
+
+
+async def without_series(_request: web.Request) -> web.Response:
+    return web.Response(text="process_start_time_seconds 1\n")
+
+
+async def late(_request: web.Request) -> web.Response:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        pytest.param(healthy, Contact.ANSWERS, id="a page"),
+        pytest.param(gone, Contact.WITHOUT_METRICS, id="404"),
+        pytest.param(without_series, Contact.WITHOUT_METRICS, id="a page without series"),
+        pytest.param(late, Contact.SILENT, id="no answer"),
+    ],
+)
+async def test_how_a_server_answers_is_told(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], expected: Contact
+) -> None:
+    async with model_server(handler) as port, scraping_of(port) as (_, table, _):
+        await until(lambda: contact(table, port) is expected)
+
+
+async def test_a_peer_that_hangs_up_is_silent() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+
+    async with raw_server(hang_up) as port, scraping_of(port) as (_, table, _):
+        await until(lambda: contact(table, port) is Contact.SILENT)
+
+
+async def test_a_port_without_listener_is_told_from_one_that_answers_and_found_again() -> None:
+    port = unused_port()
+    async with model_server(healthy) as other, scraping_of(port, other) as (scraper, table, _):
+        await until(lambda: contact(table, port) is Contact.REFUSED and scraper.scrapes > 0)
+        health = {each.port: each for each in port_health(table)}
+        assert (health[port].total, health[port].refused, health[port].unconnected) == (1, 1, 1)
+        assert health[other].unconnected == 0
+        app = web.Application()
+        app.router.add_get("/metrics", healthy)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await until(lambda: contact(table, port) is Contact.ANSWERS)
+        await runner.cleanup()
+
+
+async def test_one_failure_does_not_change_what_is_said_of_a_server() -> None:
+    failing: list[None] = []
+
+    async def now_and_then(request: web.Request) -> web.Response:
+        if failing:
+            failing.pop()
+            raise web.HTTPInternalServerError
+        return await healthy(request)
+
+    async with model_server(now_and_then) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: contact(table, port) is Contact.ANSWERS)
+        for _ in range(2):
+            failing.append(None)
+            seen = scraper.failures
+            await until(lambda seen=seen: scraper.failures > seen)  # type: ignore[misc]
+            assert contact(table, port) is Contact.ANSWERS
+            scrapes = scraper.scrapes
+            await until(lambda scrapes=scrapes: scraper.scrapes > scrapes)  # type: ignore[misc]

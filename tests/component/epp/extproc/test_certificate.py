@@ -1,10 +1,13 @@
 """The certificate of the gRPC port, as a client sees it."""
 
 import asyncio
+import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from certificates import KeyPair, mount, new_pair
@@ -12,6 +15,9 @@ from counting_router import CountingRouter
 from endpoint_picker.observability.metrics import PoolFigures
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import parse
+from inference_api.offered import Offered
+from inference_api.picker_health import CLEARTEXT_HTTP2, PickerHealth
+from lean_grpc import CallError, Channel, client_context
 
 ZERO = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 
@@ -73,3 +79,33 @@ async def test_a_faulty_replacement_keeps_the_last_pair(
     assert await served(servers.grpc_port) == first
     mount(tmp_path, second)
     await until_served(servers.grpc_port, second)
+
+
+async def test_a_gateway_without_tls_is_told_to_the_operator_the_log_and_the_metrics(
+    servers: PickerServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So speaks an Istio gateway to the picker while no DestinationRule has it use TLS."""
+
+    async def get(path: str) -> str:
+        url = f"http://127.0.0.1:{servers.metrics_port}{path}"
+        async with aiohttp.ClientSession() as client, client.get(url) as response:
+            return await response.text()
+
+    health = Offered.model_validate_json(await get("/debug/config")).health
+    assert health == PickerHealth()
+    async with Channel(f"127.0.0.1:{servers.grpc_port}") as channel:
+        with pytest.raises(CallError):
+            await channel.unary("/grpc.health.v1.Health/Check", b"", timeout=20)
+    health = Offered.model_validate_json(await get("/debug/config")).health
+    assert health == PickerHealth(failed_handshakes=(CLEARTEXT_HTTP2,))
+    assert "DestinationRule" in caplog.text
+    assert re.search(
+        r'llm_d_epp_failed_handshakes_total{kind="cleartext_http2"} [1-9]', await get("/metrics")
+    )
+    assert json.loads(await get("/debug/state"))["failedHandshakes"] == [CLEARTEXT_HTTP2]
+    tls = client_context(verify=False)
+    async with Channel(f"127.0.0.1:{servers.grpc_port}", tls=tls) as channel:
+        await channel.unary("/grpc.health.v1.Health/Check", b"", timeout=20)
+        health = Offered.model_validate_json(await get("/debug/config")).health
+        assert health is not None
+        assert health.connected

@@ -1,0 +1,72 @@
+"""How endpoints answer the scraper, and what that says of the pool's ports. It does no I/O."""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import EndpointTable
+from inference_api.picker_health import MOST_PORTS, PortHealth
+
+#: Failures in a row from which an endpoint's contact is what the last one says: a single late scrape says
+#: nothing of a server.
+FAILURES_TO_TELL: Final = 3
+
+
+class Contact(IntEnum):
+    """What comes of asking an endpoint for its metrics."""
+
+    UNKNOWN = 0
+    """Not asked yet, or not often enough."""
+    ANSWERS = 1
+    """A metrics page with the expected series."""
+    WITHOUT_METRICS = 2
+    """Something else: an HTTP error, another protocol, a page without the expected series."""
+    SILENT = 3
+    """A connection, but no whole answer in time."""
+    UNREACHABLE = 4
+    """No connection, for another reason than that it was refused."""
+    REFUSED = 5
+    """Connection refused: nobody listens on the port."""
+
+    @property
+    def label(self) -> str:
+        """The name in metrics and in the debug state."""
+        return self.name.lower()
+
+
+def count_contacts(table: EndpointTable) -> Iterator[tuple[int, Contact, int]]:
+    """Yield (port, contact, endpoints) of the ready endpoints, ports in ascending order, without zeros."""
+    ports = np.array([_port(table, row) for row in table.ready_rows.tolist()], dtype=np.int64)
+    contacts = table.contact[table.ready_rows]
+    for port in np.unique(ports).tolist():
+        counts = np.bincount(contacts[ports == port], minlength=len(Contact)).tolist()
+        for contact, count in zip(Contact, counts, strict=True):
+            if count:
+                yield port, contact, count
+
+
+def port_health(table: EndpointTable) -> tuple[PortHealth, ...]:
+    """Return how the ready endpoints answer, by port; empty while none has been heard of."""
+    by_port: dict[int, dict[Contact, int]] = {}
+    for port, contact, count in count_contacts(table):
+        by_port.setdefault(port, {})[contact] = count
+    if all(counts.keys() <= {Contact.UNKNOWN} for counts in by_port.values()):
+        return ()
+    return tuple(
+        PortHealth(
+            port=port,
+            total=sum(counts.values()),
+            refused=counts.get(Contact.REFUSED, 0),
+            unreachable=counts.get(Contact.UNREACHABLE, 0),
+            silent=counts.get(Contact.SILENT, 0),
+            without_metrics=counts.get(Contact.WITHOUT_METRICS, 0),
+        )
+        for port, counts in list(by_port.items())[:MOST_PORTS]
+    )
+
+
+def _port(table: EndpointTable, row: int) -> int:
+    endpoint = table.endpoints[row]
+    return 0 if endpoint is None else endpoint.port
