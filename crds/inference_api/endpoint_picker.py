@@ -21,6 +21,10 @@ ACCEPTED: Final = "Accepted"
 RESOLVED_REFS: Final = "ResolvedRefs"
 PICKER_READY: Final = "PickerReady"
 ENDPOINTS_READY: Final = "EndpointsReady"
+#: Whether the picker can connect to the endpoints, by target port.
+ENDPOINTS_REACHABLE: Final = "EndpointsReachable"
+#: Whether gateways can connect to the picker.
+PICKER_REACHABLE: Final = "PickerReachable"
 #: Whether the picker uses the configuration that it was given. Unknown does not keep the summary from True.
 CONFIG_ACCEPTED: Final = "ConfigAccepted"
 #: The summary: True when all others are, else the reason of the first that is not.
@@ -126,7 +130,8 @@ class EndpointPickerStatus(ApiType):
     """How the picker stands; written by the operator only."""
 
     conditions: Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=16)] = ()
-    """Accepted, ResolvedRefs, PickerReady, EndpointsReady, ConfigAccepted, and Ready as their summary."""
+    """Accepted, ResolvedRefs, PickerReady, EndpointsReady, EndpointsReachable, PickerReachable,
+    ConfigAccepted, and Ready as their summary."""
     observed_generation: Generation | None = None
     """metadata.generation of the EndpointPicker that this was judged from."""
     observed_pool_generation: Generation | None = None

@@ -54,3 +54,5 @@ class PickerHealth(BaseModel):
     """A proxy is connected to the ext-proc port."""
     ports: Annotated[tuple[PortHealth, ...], Field(max_length=MOST_PORTS)] = ()
     """Every target port with ready endpoints, in ascending order; empty while metrics are not scraped."""
+    settled: bool = True
+    """False while an endpoint that became ready lately has not been heard of: ask again soon."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cluster_client.access import ApiAccess
 from cluster_client.api import KubernetesApi
-from endpoint_picker.datalayer.contact import port_health
+from endpoint_picker.datalayer.contact import endpoint_health
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
@@ -47,7 +47,7 @@ class Picker:
             settings,
             self.router,
             lambda: pool_figures(self.router.table),
-            lambda: port_health(self.router.table),
+            lambda: endpoint_health(self.router.table),
         )
         self.scraper = Scraper(
             ScrapeColumns(self.router.table, self.router.ledger, self.router.index.follow_block_size),

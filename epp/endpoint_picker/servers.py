@@ -30,7 +30,7 @@ from endpoint_picker.transport import LIMITS
 from ext_proc.budget import BodyBudget
 from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered
-from inference_api.picker_health import PickerHealth, PortHealth
+from inference_api.picker_health import PickerHealth
 from lean_grpc import Server, self_signed_server
 
 #: Time between NOT_SERVING and GOAWAY, so that proxies and EndpointSlices have followed.
@@ -76,10 +76,10 @@ class PickerServers:
         settings: Settings,
         pool: PoolView,
         figures: Callable[[], PoolFigures],
-        ports: Callable[[], tuple[PortHealth, ...]] = tuple,
+        endpoint_health: Callable[[], PickerHealth] = PickerHealth,
     ) -> None:
-        """Wire everything. `figures` is read for each scrape of our metrics, `ports` for each question of the
-        operator. Raises tls.CertificateError.
+        """Wire everything. `figures` is read for each scrape of our metrics, `endpoint_health` for each
+        question of the operator. Raises tls.CertificateError.
         """
         self._settings = settings
         self._pool = pool
@@ -94,7 +94,7 @@ class PickerServers:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         self._http = HttpServer(self.health, registry, self._state, self._offered, pool.decisions)
-        self._ports = ports
+        self._endpoint_health = endpoint_health
         self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
         self._grpc.add(PROCESS_METHOD, process_route(pool, self.budget, self.metrics, time.monotonic))
@@ -173,11 +173,11 @@ class PickerServers:
 
     def _offered(self) -> Offered:
         """Return what the operator is answered."""
-        health = PickerHealth(
-            failed_handshakes=self.handshakes.recent(),
-            connected=bool(self._grpc.connections),
-            ports=self._ports(),
-        )
+        proxies = {
+            "failed_handshakes": self.handshakes.recent(),
+            "connected": bool(self._grpc.connections),
+        }
+        health = self._endpoint_health().model_copy(update=proxies)
         return self._pool.offered.model_copy(update={"health": health})
 
     def _state(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class PickerAsker:
         if question is None:
             talk.stop()
             talk.question = None
-            talk.known = PickerAnswer(answer=talk.known.answer)
+            talk.known = PickerAnswer(answer=talk.known.answer)  # of its connections nothing holds any more
         elif question != talk.question:
             talk.stop()
             talk.question = question
@@ -133,16 +133,24 @@ class PickerAsker:
             for pause in pauses:
                 await asyncio.sleep(pause)
                 known = await self._ask_pods(question)
-                if not known.problem:
+                if known.settled:
                     break
+                if not known.problem:
+                    self._learn(key, talk, known)
         except Exception:
             # A fault of ours with one answer: the condition stays unknown, all else goes on.
             log.exception("asking a picker broke", extra={"pool": "/".join(key)})
+        talk.ended, talk.task = self._clock(), None
+        self._learn(key, talk, known)
+
+    def _learn(self, key: PoolKey, talk: _Talk, known: PickerAnswer) -> None:
+        """Keep what is known now, with the older answer where there is no newer; wake the pool with news."""
         if known.answer is None:
             known = replace(known, answer=talk.known.answer)
-        news = known != talk.known
-        talk.known, talk.ended, talk.task = known, self._clock(), None
-        if news:
+        if known.health is None:
+            known = replace(known, health=talk.known.health)
+        if known != talk.known:
+            talk.known = known
             self._wake(key)
 
     async def _ask_pods(self, question: Question) -> PickerAnswer:

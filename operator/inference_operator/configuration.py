@@ -35,6 +35,7 @@ def question(seen: Observation) -> Question | None:
         port=picker_ports(seen).metrics,
         mark=mark,
         deployment=deployment["metadata"].get("resourceVersion", ""),
+        endpoints=seen.endpoints,
     )
 
 

@@ -174,6 +174,45 @@ ENDPOINTS_NOT_READY: Final = Reason(
     "EndpointsNotReady", "None of {total} endpoints is ready: see `kubectl get pods -l {selector}`."
 )
 
+# EndpointsReachable
+ENDPOINTS_REACHABLE: Final = Reason("EndpointsReachable", "The picker reaches the endpoints on all ports.")
+SOME_UNREACHABLE: Final = Reason("SomeUnreachable", "The picker does not reach all endpoints: {ports}.")
+WITHOUT_METRICS: Final = Reason(
+    "WithoutMetrics",
+    "The picker reaches the endpoints but picks some without knowing their load: {ports}. See which model "
+    "server runs there, and the picker's metrics-data-source.",
+)
+PORT_UNREACHABLE: Final = Reason(
+    "PortUnreachable",
+    "{ports}. Start the model servers on that port, or correct spec.targetPorts of the pool.",
+)
+CONTACTS_UNKNOWN: Final = Reason(
+    "NotAsked", "No picker has said whether it reaches the endpoints: one has to be ready and scrape metrics."
+)
+
+# PickerReachable
+PICKER_REACHABLE: Final = Reason(
+    "PickerReachable", "No gateway has failed to connect to the picker in the last minutes."
+)
+GATEWAY_WITHOUT_TLS: Final = Reason(
+    "GatewayWithoutTLS",
+    "A gateway speaks HTTP/2 without TLS to port {port} of the picker, which has TLS, and so gets no answer: "
+    "have it use TLS; with Istio, apply the DestinationRule of docs/install.md.",
+)
+GATEWAY_WITHOUT_HTTP2: Final = Reason(
+    "GatewayWithoutALPN",
+    "A gateway connects to port {port} of the picker with TLS, but without offering HTTP/2 (ALPN h2), and so "
+    "gets no answer: have it speak HTTP/2 to the picker's Service.",
+)
+CERTIFICATE_NOT_TRUSTED: Final = Reason(
+    "CertificateNotTrusted",
+    "A gateway does not accept the certificate at port {port} of the picker, which is self-signed: have it "
+    "skip verification; with Istio, insecureSkipVerify in the DestinationRule of docs/install.md.",
+)
+HANDSHAKES_UNKNOWN: Final = Reason(
+    "NotAsked", "No picker has said whether gateways connect to it: one has to be ready first."
+)
+
 # ConfigAccepted
 CONFIG_ACCEPTED: Final = Reason("ConfigAccepted", "The picker uses the configuration that it was given.")
 CONFIG_REFUSED: Final = Reason(

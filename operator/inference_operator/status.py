@@ -7,7 +7,9 @@ from typing import Final
 from inference_api.endpoint_picker import (
     ACCEPTED,
     CONFIG_ACCEPTED,
+    ENDPOINTS_REACHABLE,
     ENDPOINTS_READY,
+    PICKER_REACHABLE,
     PICKER_READY,
     READY,
     RESOLVED_REFS,
@@ -18,6 +20,7 @@ from inference_api.meta import Condition, ConditionStatus, api_time, carry_times
 from inference_api.names import PROXY_PORT
 from inference_operator import reasons
 from inference_operator.configuration import judge_configuration
+from inference_operator.connections import judge_endpoints, judge_gateways, shuts_out_all
 from inference_operator.desired import proxy
 from inference_operator.desired.config_maps import priority_table
 from inference_operator.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL
@@ -31,6 +34,8 @@ from inference_operator.rollout import Judgement, judge_deployment
 #: There only while the EndpointPicker asks for a proxy.
 PROXY_READY: Final = "ProxyReady"
 
+#: Judged from a picker's answer.
+_SAID_BY_PICKER: Final = frozenset({CONFIG_ACCEPTED, ENDPOINTS_REACHABLE, PICKER_REACHABLE})
 #: Reasons that every picker passes through while it starts.
 _STARTING: Final = frozenset(
     reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
@@ -69,8 +74,10 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
     if running and proxy.asked(seen):
         judged[PROXY_READY] = _proxy(seen, verdict)
     judged[ENDPOINTS_READY] = _endpoints(seen) if seen.pool is not None else _not_judged()
+    judged[ENDPOINTS_REACHABLE] = judge_endpoints(seen) if running else _not_judged()
+    judged[PICKER_REACHABLE] = judge_gateways(seen) if running else _not_judged()
     judged[CONFIG_ACCEPTED] = judge_configuration(seen) if running else _not_judged()
-    first_bad = next((j for kind, j in judged.items() if _spoils(kind, j)), None)
+    first_bad = next((j for kind, j in judged.items() if _spoils(kind, j, seen)), None)
     judged[READY] = (
         Judgement("True", reasons.READY.say()) if first_bad is None else Judgement("False", first_bad.finding)
     )
@@ -84,9 +91,11 @@ def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()
     )
 
 
-def _spoils(kind: str, judgement: Judgement) -> bool:
+def _spoils(kind: str, judgement: Judgement, seen: Observation) -> bool:
     """Return whether the summary cannot be True: a picker that gave no answer serves all the same."""
-    return judgement.status == "False" or (judgement.status == "Unknown" and kind != CONFIG_ACCEPTED)
+    if kind == PICKER_REACHABLE:
+        return judgement.status == "False" and shuts_out_all(seen)
+    return judgement.status == "False" or (judgement.status == "Unknown" and kind not in _SAID_BY_PICKER)
 
 
 def _accepted(seen: Observation, verdict: Verdict) -> Judgement:

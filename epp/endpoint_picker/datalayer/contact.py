@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from endpoint_picker.datalayer.table import EndpointTable
-from inference_api.picker_health import MOST_PORTS, PortHealth
+from inference_api.picker_health import MOST_PORTS, PickerHealth, PortHealth
 
 #: Failures in a row from which an endpoint's contact is what the last one says: a single late scrape says
 #: nothing of a server.
@@ -45,6 +45,12 @@ def count_contacts(table: EndpointTable) -> Iterator[tuple[int, Contact, int]]:
         for contact, count in zip(Contact, counts, strict=True):
             if count:
                 yield port, contact, count
+
+
+def endpoint_health(table: EndpointTable) -> PickerHealth:
+    """Return what is known of the endpoints; the proxies' part is left out."""
+    settled = bool((table.contact[table.ready_rows] != Contact.UNKNOWN).all())
+    return PickerHealth(ports=port_health(table), settled=settled)
 
 
 def port_health(table: EndpointTable) -> tuple[PortHealth, ...]:

@@ -56,9 +56,7 @@ def add_pool_gauges(
         "endpoint_contacts",
         "Ready endpoints, by how they answer scrapes.",
         ("name", "port", "contact"),
-        lambda: (
-            ((name, str(port), contact.label), count) for port, contact, count in count_contacts(table)
-        ),
+        lambda: (((name, str(port), contact.label), count) for port, contact, count in count_contacts(table)),
     )
     where = ("endpoint_name", "namespace", "port")
     metrics.read_each(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from aiohttp import web
 from typing_extensions import override
 
 from inference_api.offered import OFFERED_PATH, Offered, OfferedText, Uses
+from inference_api.picker_health import PickerHealth, PortHealth
 from inference_operator.api import Api, ApiUnavailable
 from inference_operator.ask_picker import PickerAsker
+from inference_operator.endpoints import EndpointTally
 from inference_operator.kinds import Kind, Object, PoolKey
 from inference_operator.picker_answers import PickerAnswer, Question
 
@@ -183,3 +186,33 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the state of another task has no event
             await asyncio.sleep(0.01)
+
+
+def seeing(refused: int, *, settled: bool) -> Offered:
+    health = PickerHealth(ports=(PortHealth(port=8000, total=3, refused=refused),), settled=settled)
+    return GOOD.model_copy(update={"health": health})
+
+
+async def test_what_a_picker_sees_is_told_at_once_and_asked_again_until_it_is_settled() -> None:
+    first, last = seeing(0, settled=False), seeing(3, settled=True)
+    async with serving(first, last) as picker, asking(Pods()) as (asker, woken):
+        asker.ask(KEY, about(picker.port))
+        for expected in (first, last):
+            async with asyncio.timeout(60):
+                await woken.wait()
+            woken.clear()
+            assert asker.ask(KEY, about(picker.port)).health == expected.health
+
+
+async def test_a_change_of_the_endpoints_is_asked_about_at_once() -> None:
+    async with serving(seeing(0, settled=True), seeing(3, settled=True)) as picker:
+        async with asking(Pods()) as (asker, woken):
+            question = about(picker.port)
+            asker.ask(KEY, question)
+            async with asyncio.timeout(60):
+                await woken.wait()
+            woken.clear()
+            asker.ask(KEY, replace(question, endpoints=EndpointTally(3, 3)))
+            async with asyncio.timeout(60):
+                await woken.wait()
+            assert picker.asked == 2

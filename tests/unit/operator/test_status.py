@@ -53,6 +53,8 @@ def test_all_is_well() -> None:
         "ResolvedRefs": ("True", "ResolvedRefs"),
         "PickerReady": ("True", "PickerReady"),
         "EndpointsReady": ("True", "EndpointsReady"),
+        "EndpointsReachable": ("Unknown", "NotAsked"),
+        "PickerReachable": ("Unknown", "NotAsked"),
         "ConfigAccepted": ("True", "ConfigAccepted"),
         "Ready": ("True", "Ready"),
     }
