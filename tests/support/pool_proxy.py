@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from inference_api import names
 from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
 from local_cluster.images import DEFAULT_IMAGES
 
@@ -75,12 +77,14 @@ class ModelServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ModelServer"]:
-        app = web.Application(client_max_size=64 << 20, handler_args={"max_field_size": 8 << 20})
+        app = web.Application(client_max_size=64 << 20)
         app.router.add_get("/health", self.health)
         app.router.add_route("*", "/held/{end}", self.hold)
         app.router.add_route("*", "/large/{megabytes}", self.large)
         app.router.add_route("*", "/{path:.*}", self.answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0, max_field_size=8 << 20, max_headers=512
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self.address, self.port).start()
@@ -155,6 +159,31 @@ class Proxy:
             process(*command, *endpoints, first_line="serving")
         )
 
+    async def start_real_picker(self, folder: Path) -> None:
+        """Start Headroom's own picker; the model servers are its endpoints, from a file in `folder`."""
+        file = folder / "endpoints.json"
+        listed = [
+            {"name": server.address, "address": server.address, "port": server.port}
+            for server in self.servers
+        ]
+        file.write_text(json.dumps({"endpoints": listed}))
+        flags = {
+            "--endpoints-file": file,
+            "--bind-address": "127.0.0.1",
+            "--grpc-port": self.settings.picker_port,
+            "--grpc-health-port": 0,
+            "--metrics-port": 0,
+        }
+        arguments = [str(text) for flag in flags.items() for text in flag]
+        picker = process(sys.executable, "-m", "endpoint_picker.main", *arguments)
+        self.picker = await self.stack.enter_async_context(picker)
+
+    async def end_picker(self) -> None:
+        assert self.picker is not None
+        if self.picker.returncode is None:
+            self.picker.kill()
+        await self.picker.wait()
+
     def signal_picker(self, number: signal.Signals) -> None:
         assert self.picker is not None
         self.picker.send_signal(number)
@@ -171,6 +200,13 @@ class Proxy:
             return await self.statistic("envoy_cluster_update_success", "pool") > before
 
         await eventually(taken)
+
+    async def count(self, name: str) -> int:
+        """Return one of Envoy's figures of the listener for requests."""
+        start = f'{name}{{envoy_http_conn_manager_prefix="requests"}} '
+        async with self.client.get(f"{self.status_url}/stats/prometheus") as response:
+            lines = (await response.text()).splitlines()
+        return next(int(line.removeprefix(start)) for line in lines if line.startswith(start))
 
     async def statistic(self, name: str, cluster: str) -> int:
         """Return one of Envoy's figures of a cluster, 0 when it has none."""
@@ -207,6 +243,17 @@ class Proxy:
         picked = self.servers[0].endpoint
         return await self.ask(picked) == (200, picked, picked)
 
+    async def until_the_picker_picks(self) -> None:
+        """Wait until a request is seen to go through whatever picker runs."""
+
+        async def picked() -> bool:
+            async with self.client.get(f"{self.url}/v1/models") as response:
+                if response.status != 200:
+                    return False
+                return names.DESTINATION_KEY in (await response.json())["headers"]
+
+        await eventually(picked)
+
     async def is_ready(self) -> bool:
         try:
             async with self.client.get(f"{self.status_url}/ready") as response:
@@ -215,10 +262,10 @@ class Proxy:
             return False
 
 
-async def start(
-    stack: AsyncExitStack, *, fail_open: bool, workers: int | None = None, log: Path | None = None
+async def prepare(
+    stack: AsyncExitStack, *, fail_open: bool, server: type[ModelServer] = ModelServer
 ) -> Proxy:
-    """Run model servers, the picker stand-in and Envoy while `stack` is open, and wait until they work."""
+    """Run model servers while `stack` is open; the proxy's picker and Envoy are still to be started."""
     settings = ProxySettings(
         pool_namespace="default",
         pool_name="pool",
@@ -231,26 +278,29 @@ async def start(
         upstream_http2=False,
     )
     servers = [
-        await stack.enter_async_context(ModelServer(address, free_port(address)).running())
+        await stack.enter_async_context(server(address, free_port(address)).running())
         for address in SERVER_ADDRESSES
     ]
-    client = await stack.enter_async_context(
-        aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=30), connector=aiohttp.TCPConnector(limit=0)
-        )
+    session = aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=30), connector=aiohttp.TCPConnector(limit=0)
     )
-    proxy = Proxy(client, servers, settings, stack)
+    return Proxy(await stack.enter_async_context(session), servers, settings, stack)
+
+
+async def start(stack: AsyncExitStack, *, fail_open: bool) -> Proxy:
+    """Run model servers, the picker stand-in and Envoy while `stack` is open, and wait until they work."""
+    proxy = await prepare(stack, fail_open=fail_open)
     await proxy.start_picker()
-    await start_envoy(proxy, workers=workers, log=log)
+    await start_envoy(proxy)
+    await proxy.until_it_follows_the_picker()
     return proxy
 
 
 async def start_envoy(proxy: Proxy, *, workers: int | None = None, log: Path | None = None) -> None:
-    """Run Envoy with the operator's arguments and wait until it follows the picker."""
+    """Run Envoy with the operator's arguments and wait until it is ready."""
     arguments = proxy_args(proxy.settings)
     if workers is not None:
         arguments[arguments.index("--concurrency") + 1] = str(workers)
     command = (*DEFAULT_IMAGES["envoyproxy/envoy"].argv, *arguments)
     proxy.envoy = await proxy.stack.enter_async_context(process(*command, log=log))
     await eventually(proxy.is_ready)
-    await proxy.until_it_follows_the_picker()

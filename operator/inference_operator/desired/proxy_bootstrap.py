@@ -22,6 +22,12 @@ _PICKER_ANSWER_S: Final = 1000
 #: Longest silence on a stream: queueing and a long prefill are silent.
 _STREAM_IDLE_S: Final = 900
 _MAX_DOWNSTREAM_CONNECTIONS: Final = 20_000
+#: Numbers of Linux: socket options go to Envoy by number.
+_IPPROTO_TCP: Final = 6
+_TCP_USER_TIMEOUT: Final = 18
+#: What vLLM takes by default: what a model server would serve is not refused in front of it.
+_MAX_HEADERS_KB: Final = 4096
+_MAX_HEADERS: Final = 256
 _STREAM_WINDOW_BYTES: Final = 256 << 10
 
 
@@ -102,6 +108,7 @@ def _request_listener(settings: ProxySettings) -> Config:
         "name": "requests",
         "address": socket(settings.address, settings.port),
         "per_connection_buffer_limit_bytes": clusters.CONNECTION_BUFFER_BYTES,
+        "socket_options": [_give_up_on_clients_that_do_not_read()],
         "filter_chains": [
             _connection_manager(
                 "requests",
@@ -111,6 +118,20 @@ def _request_listener(settings: ProxySettings) -> Config:
                 access_log=[_failure_log()],
             )
         ],
+    }
+
+
+def _give_up_on_clients_that_do_not_read() -> Config:
+    """Let the kernel end a connection whose client has taken nothing for the longest silence of a stream.
+
+    Envoy closes without a delay, and would wait for ever to write the rest of a response.
+    """
+    return {
+        "description": "TCP_USER_TIMEOUT",
+        "level": _IPPROTO_TCP,
+        "name": _TCP_USER_TIMEOUT,
+        "int_value": _STREAM_IDLE_S * 1000,
+        "state": "STATE_LISTENING",
     }
 
 
@@ -134,19 +155,28 @@ def _connection_manager(name: str, routes: list[Config], filters: list[Config], 
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=name,
         use_remote_address=True,
-        # A client's own request id is what it will ask about.
+        # A client's own request id is what it will ask about. Every answer, Envoy's own too, repeats the id.
         preserve_external_request_id=True,
+        always_set_request_id_in_response=True,
         normalize_path=True,
         server_header_transformation="PASS_THROUGH",
         # All that a client can grow is bounded: size and number of headers, and how long it may take to send
         # a request. Bodies are streamed, any size, through the connection's buffer.
-        max_request_headers_kb=60,
+        max_request_headers_kb=_MAX_HEADERS_KB,
         request_headers_timeout="10s",
         request_timeout="300s",
-        common_http_protocol_options={"max_headers_count": 100, "idle_timeout": "3600s"},
+        # Close as soon as all is written. With a delay (1 s by default), a response whose server broke off
+        # ends for its client only after the delay, and a reader that pauses for longer loses the rest.
+        delayed_close_timeout="0s",
+        common_http_protocol_options={"max_headers_count": _MAX_HEADERS, "idle_timeout": "3600s"},
         # HTTP/1.0 is served as well: what Envoy refuses by itself gets no answer, because the picker is asked
         # about the answer while Envoy closes the connection.
-        http_protocol_options={"accept_http_10": True, "default_host_for_http_10": "pool"},
+        http_protocol_options={
+            "accept_http_10": True,
+            "default_host_for_http_10": "pool",
+            # Apache's HttpClient offers TLS with every request and is content to go on without.
+            "ignore_http_11_upgrade": [{"prefix": "TLS/"}],
+        },
         http2_protocol_options={
             "max_concurrent_streams": 1000,
             "initial_stream_window_size": _STREAM_WINDOW_BYTES,
