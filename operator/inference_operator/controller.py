@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 #: Seconds by which an event's pass is put off, so that the events of one moment make one pass.
 _GATHER: Final = 0.05
 #: Back-off, in seconds, of watches that ended and of lists that failed.
-_RETRY: Final = (0.5, 1.0, 2.0, 3.0, 5.0)
+_RETRY: Final = (0.5, 1.0, 2.0, 3.0)
 #: Seconds to wait for more CRDs after one was installed: several usually come together.
 _CRD_GATHER: Final = 0.5
 #: Seconds between two looks at the watches.
@@ -223,12 +223,15 @@ class Controller:
         if watch is self._watch and kind is not CRD:
             self._to_list.add(kind)
             self._list_now.set()
+            for mark in [mark for mark in self._unreported if mark[0] is kind]:
+                del self._unreported[mark]
 
-    def on_end(self, watch: RunningWatch, problem: str) -> None:
-        """Give up a watch that has ended or is about to."""
+    def on_end(self, watch: RunningWatch, problem: str, *, not_found: bool = False) -> None:
+        """Give up a watch that has ended or is about to; ask what is served if a kind was not found."""
         if watch is self._watch:
             self._give_up(watch, "ended", problem)
-            self._resync_now.set()  # a kind may no longer be served
+            if not_found:
+                self._resync_now.set()
 
     async def _work(self) -> None:
         await self._listed.wait()  # half a view of the world would look like damage

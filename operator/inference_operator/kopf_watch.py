@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
@@ -35,10 +36,12 @@ _IDENTITY: Final = "headroom-operator"
 _HEADER_SECONDS: Final = 5.0
 #: Seconds until a list must have been answered.
 _REQUEST_SECONDS: Final = 30.0
+#: Objects a page of a list.
+_CHUNK: Final = 500
 #: Seconds until a thread that was told to stop has its event loop stopped.
-_STOP_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 5.0
 #: Seconds that a stopped thread gives its last tasks.
-_LAST_SECONDS: Final = 1.0
+_LAST_SECONDS: Final = 2.0
 #: Statuses after which kopf tries again; any other from 400 to 499 ends it.
 _SURVIVED: Final = frozenset({401, 403, 429})
 
@@ -61,8 +64,8 @@ class WatchEvents(Protocol):
     def on_listed(self, watch: "Watch", kind: Kind) -> None:
         """A stream was opened from a new list: deletions before it went unseen."""
 
-    def on_end(self, watch: "Watch", problem: str) -> None:
-        """The watch is over, or about to be."""
+    def on_end(self, watch: "Watch", problem: str, *, not_found: bool = False) -> None:
+        """The watch is over, or about to be; because the API server does not serve a kind, if `not_found`."""
 
 
 class Watch:
@@ -76,6 +79,7 @@ class Watch:
         "_loop",
         "_mailbox",
         "_namespaces",
+        "_prefix",
         "_stop",
         "_streams",
         "_thread",
@@ -100,6 +104,7 @@ class Watch:
             spaces = namespaces if namespaces and kind.namespaced else (None,)
             for space in spaces:
                 self._streams[kind.path(space)] = kind, StreamHealth(now)
+        self._prefix = ""
         self._listed: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         self._thread.start()
@@ -165,7 +170,7 @@ class Watch:
         finally:
             # kopf waits for this flag in a thread of the loop's executor, which would never end otherwise.
             self._stop.set()
-            self._mailbox.put("end", lambda: self._events.on_end(self, problem))
+            self._report_end(problem)
             _close(loop)
 
     async def _watch(self) -> None:
@@ -191,6 +196,7 @@ class Watch:
 
         async def login(**_: Any) -> kopf.AiohttpSession:
             info = await self._connection.for_kopf()
+            self._prefix = urlsplit(info.server).path.rstrip("/")
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
                 headers=info.as_http_headers(),
@@ -215,11 +221,14 @@ class Watch:
 
         return seen
 
+    def _report_end(self, problem: str, *, not_found: bool = False) -> None:
+        self._mailbox.put("end", lambda: self._events.on_end(self, problem, not_found=not_found))
+
     async def _observe_request(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         """Send a request of kopf's, and note how it goes."""
-        path = request.url.path
+        path = request.url.path.removeprefix(self._prefix)
         kind, stream = self._streams.get(path, (None, None))
         if kind is None or stream is None:
             return await handler(request)
@@ -238,7 +247,7 @@ class Watch:
             stream.answered(time.monotonic(), problem, retry_after)
         if problem:
             if 400 <= response.status < 500 and response.status not in _SURVIVED:
-                self._mailbox.put("end", lambda: self._events.on_end(self, f"{kind.resource}: {problem}"))
+                self._report_end(f"{kind.resource}: {problem}", not_found=response.status == 404)
         elif is_watch:
             stream.opened(time.monotonic(), lambda: not response.closed)
             if path in self._listed:
@@ -257,6 +266,8 @@ def watch_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.watching.server_timeout = SERVER_TIMEOUT
     settings.watching.connect_timeout = _HEADER_SECONDS
+    settings.queueing.exit_timeout = 0.1  # handlers only fill a mailbox: nothing of theirs is worth a wait
+    settings.watching.chunk_size = _CHUNK
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _HEADER_SECONDS
     settings.networking.error_backoffs = _BackOffs()

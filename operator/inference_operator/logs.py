@@ -76,3 +76,9 @@ def configure_logs(level: str) -> None:
         handler.addFilter(RepeatLimit())
         for name, least in _QUIET.items():
             logging.getLogger(name).setLevel(least)
+    sys.unraisablehook = _log_unraisable
+
+
+def _log_unraisable(what: "sys.UnraisableHookArgs") -> None:
+    """Log an exception that nothing could catch, as of a task that was destroyed; Python prints it raw."""
+    logging.getLogger(__name__).warning("exception ignored: %s", what.exc_value or what.exc_type)

@@ -5,6 +5,7 @@ monotonic clock.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 SERVER_TIMEOUT: Final = 290
@@ -22,10 +23,11 @@ _LONGEST_REQUEST: Final = 120.0
 class StreamHealth:
     """The stream of one kind, in one namespace or in all."""
 
-    __slots__ = ("_asking", "_due_by", "_is_open", "_last_open", "_opened", "problem")
+    __slots__ = ("_asking", "_due_by", "_is_open", "_last_open", "_opened", "_was_open", "problem")
 
     def __init__(self, now: float) -> None:
         self._last_open = now
+        self._was_open = False
         self._opened = now
         self._due_by = now
         self._asking = 0
@@ -47,6 +49,7 @@ class StreamHealth:
     def opened(self, now: float, is_open: Callable[[], bool]) -> None:
         """Note that a watch was accepted; `is_open` says for how long its stream lasts."""
         self._opened = self._last_open = now
+        self._was_open = True
         self._is_open = is_open
 
     def look(self, now: float) -> bool:
@@ -57,8 +60,13 @@ class StreamHealth:
         return False
 
     def down_for(self, now: float) -> float:
-        """Return for how many seconds no stream has been open."""
-        return 0.0 if self.look(now) else now - self._last_open
+        """Return for how many seconds no stream has been open; infinite when none ever was.
+
+        A thread that is begun again and again must not look well each time.
+        """
+        if self.look(now):
+            return 0.0
+        return now - self._last_open if self._was_open else inf
 
     def neglect(self, now: float) -> str:
         """Return why the thread that should tend to the stream is taken for dead, or ""."""

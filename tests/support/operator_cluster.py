@@ -208,6 +208,10 @@ class OperatorProcess:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

@@ -1,6 +1,7 @@
 """A proxy in front of a test's API server that answers watch requests with faults, for tests of watchers.
 
-It speaks plain HTTP to its clients and passes their tokens on. Everything but watches goes through unharmed.
+It speaks plain HTTP to its clients, under a path as some providers' API servers have, and passes their tokens
+on. Everything but watches goes through unharmed.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from aiohttp import web
 from local_cluster.control_plane import ControlPlane
 
 ANSWERS = ("404", "410", "500", "503", "hung", "cut")
+PREFIX = "/clusters/one"
 _DROPPED = {"connection", "transfer-encoding", "content-length", "host", "accept-encoding", "keep-alive"}
 
 
@@ -104,11 +106,11 @@ class WatchFaults:
             auto_decompress=False,
         )
         application = web.Application(client_max_size=16 * 1024 * 1024)
-        application.router.add_route("*", "/{path:.*}", self._handle)
+        application.router.add_route("*", PREFIX + "/{path:.*}", self._handle)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        started.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        started.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}{PREFIX}")
         return runner
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -142,7 +144,7 @@ class WatchFaults:
         kept = [(name, value) for name, value in request.headers.items() if name.lower() not in _DROPPED]
         async with self._session.request(
             request.method,
-            self._upstream + request.raw_path,
+            self._upstream + request.raw_path.removeprefix(PREFIX),
             headers=[*kept, ("Accept-Encoding", "identity")],
             data=await request.read() or None,
         ) as answer:

@@ -1,4 +1,4 @@
-from inference_operator.watch_health import OVERDUE_AFTER, UNTENDED_AFTER, StreamHealth
+from inference_operator.watch_health import DOWN_AFTER, OVERDUE_AFTER, UNTENDED_AFTER, StreamHealth
 
 
 def opened(at: float) -> tuple[StreamHealth, list[bool]]:
@@ -38,7 +38,6 @@ def test_tries_that_fail_are_no_neglect() -> None:
         stream.answered(now + 1.0, "HTTP status 503")
         assert stream.neglect(now + 4.0) == ""
     assert stream.problem == "HTTP status 503"
-    assert stream.down_for(300.0) == 300.0
 
 
 def test_a_server_that_asks_for_patience_is_given_it() -> None:
@@ -69,3 +68,7 @@ def test_a_stream_that_was_never_asked_for_is_neglected_and_says_so() -> None:
     stream = StreamHealth(0.0)
     assert stream.neglect(UNTENDED_AFTER + 1)
     assert stream.problem == "not asked yet"
+
+
+def test_a_stream_that_was_never_open_does_not_pass_for_a_reconnection() -> None:
+    assert StreamHealth(100.0).down_for(100.1) > DOWN_AFTER
