@@ -100,7 +100,8 @@ class RequestHeaders:
                     self.remove.append(name)
                 if name not in _READ:
                     continue
-            found.setdefault(name, _text(header))
+            raw = header.raw_value  # as `_text`, without a call a header
+            found.setdefault(name, raw.decode("utf-8", "replace") if raw else header.value)
         self.method = found.get(":method", "")
         self.path = found.get(":path", "").partition("?")[0]
         """Path without the query."""

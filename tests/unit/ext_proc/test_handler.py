@@ -1,5 +1,6 @@
 """The joint between an exchange and its call: back-pressure, late answers, ends and failures."""
 
+import gc
 from itertools import pairwise
 from typing import Any
 
@@ -158,3 +159,29 @@ def test_a_processor_that_fails_at_the_end_of_the_call_is_reported(end: str) -> 
         call.handler.aborted(StatusCode.CANCELLED)
     assert len(call.faults) == 1
     assert call.budget.held_bytes == 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_exchange_that_is_over_is_freed_without_the_garbage_collector(waits: bool) -> None:
+    def run() -> None:
+        processor = StandInProcessor(None if waits else FORWARD)
+        exchange = Exchange(processor, BodyBudget())
+        handler = ProcessHandler(RecordingStream(), exchange, lambda: 1.0, lambda fault, processor: None)
+        for payload in SEQUENCE[:2]:
+            handler.received(payload)
+        if processor.resume is not None:
+            processor.resume(FORWARD)
+            processor.resume = None
+        for payload in SEQUENCE[2:]:
+            handler.received(payload)
+        handler.ended()
+        assert processor.endings == [Ending.COMPLETED]
+
+    run()
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
