@@ -7,7 +7,9 @@ interval is narrower than `--width`.
 
 Prints one JSON line a figure: `value` is this tree's CPU over the other's, `interval` its 95 % interval.
 
-A tree without workers of its own, from before they came, is measured by those in `bench/before`.
+A tree without workers of its own, from before they came, is measured by those in `bench/before`. The trees'
+packages are found by their folders: `python bench/paired.py decision --against DIR` runs in any Python that has
+the dependencies.
 """
 
 import argparse
@@ -54,9 +56,7 @@ def plugin_loaders(tree: Path) -> dict[str, Callable[[], object]]:
 def command(name: str, worker: Callable[[], Figures], alone: Callable[[], None]) -> None:
     """Run the benchmark `name` as its command line says: alone, against another tree, or as a worker."""
     parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=__doc__)
-    parser.add_argument("--against", type=Path, help="another checkout, to be paired with this one")
-    parser.add_argument("--width", type=float, default=0.04, help="widest interval (default 0.04: 4 points)")
-    parser.add_argument("--max-pairs", type=int, default=150, help="pairs at most (default 150)")
+    _add_options(parser)
     parser.add_argument("--worker", action="store_true", help="measure once; print one JSON object")
     given = parser.parse_args()
     if given.worker:
@@ -65,6 +65,23 @@ def command(name: str, worker: Callable[[], Figures], alone: Callable[[], None])
         compare(name, given.against.resolve(), given.width, given.max_pairs)
     else:
         alone()
+
+
+def main() -> None:
+    """Compare, by a Python in which none of the packages is installed, as theirs may be another's."""
+    parser = argparse.ArgumentParser(prog="bench/paired.py", description=__doc__)
+    parser.add_argument("name", help="the benchmark: decision, exchange")
+    _add_options(parser)
+    given = parser.parse_args()
+    if not given.against:
+        parser.error("--against is missing")
+    compare(given.name, given.against.resolve(), given.width, given.max_pairs)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--against", type=Path, help="another checkout, to be paired with this one")
+    parser.add_argument("--width", type=float, default=0.04, help="widest interval (default 0.04: 4 points)")
+    parser.add_argument("--max-pairs", type=int, default=150, help="pairs at most (default 150)")
 
 
 def compare(name: str, other: Path, width: float, most_pairs: int) -> None:
@@ -133,3 +150,7 @@ def _t975(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t, by its expansion about the normal one (freedom >= 5)."""
     z = statistics.NormalDist().inv_cdf(0.975)
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+if __name__ == "__main__":
+    main()

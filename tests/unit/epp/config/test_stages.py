@@ -11,6 +11,7 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
 from endpoint_picker.scheduling.plugin import Follower, Picker, Plugin, Producer, Scorer
+from endpoint_picker.scheduling.producers.approx_prefix_cache import PrefixParams
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 
 
@@ -154,3 +155,16 @@ def test_only_filters_scorers_and_pickers_belong_in_a_profile(name: str) -> None
     text = f"plugins: [{{type: {name}}}]\nschedulingProfiles: [{{name: d, plugins: [{{pluginRef: {name}}}]}}]"
     with pytest.raises(ConfigError, match="is no filter, scorer or picker"):
         built(text)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens"),
+    [
+        pytest.param({}, 131_072, id="as long as can be"),
+        pytest.param({"maxPrefixTokensToMatch": 640}, 640, id="tokens"),
+        pytest.param({"maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 10}, 640, id="blocks"),
+        pytest.param({"maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 0}, 131_072, id="neither"),
+    ],
+)
+def test_how_much_of_a_prompt_is_matched(parameters: dict[str, int], tokens: int) -> None:
+    assert PrefixParams.model_validate(parameters).max_tokens == tokens

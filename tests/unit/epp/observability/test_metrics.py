@@ -135,6 +135,44 @@ def test_a_name_with_a_request_at_a_server_keeps_its_series() -> None:
     assert all(sample.value == 0 for sample in running.samples)
 
 
+def begun(metrics: PickerMetrics, model: str, priority: int = 0) -> Record:
+    metrics.started()
+    record = Record(10.0)
+    record.model, record.priority, record.outcome = model, priority, Outcome.PICKED
+    metrics.decided(record, 0.0)
+    return record
+
+
+def test_a_request_that_began_in_other_ends_there_although_its_model_has_a_series_by_then() -> None:
+    metrics = PickerMetrics()
+    busy = [begun(metrics, f"m{number}") for number in range(MAX_MODELS)]
+    first = begun(metrics, "late")
+    assert value(metrics, "request_running", **of("other")) == 1
+    metrics.gap_counter(first)(0.01)
+    for record in busy:
+        record.ending = Ending.DISCONNECTED
+        metrics.ended(record)
+    second = begun(metrics, "late")
+    for record in (first, second):
+        record.ending, record.response_status = Ending.COMPLETED, 200
+        metrics.ended(record)
+    assert value(metrics, "request_running", **of("other")) == 0
+    assert value(metrics, "request_running", **of("late")) == 0
+    assert value(metrics, "request_total", **of("other")) == 1
+    assert value(metrics, "request_total", **of("late")) == 1
+
+
+def test_without_room_for_a_priority_a_known_model_is_counted_under_priority_zero() -> None:
+    metrics = PickerMetrics()
+    finished(metrics, "m")
+    for priority in range(1, MAX_SERIES):
+        finished(metrics, "m", priority=priority)
+    finished(metrics, "m", priority=MAX_SERIES)
+    assert value(metrics, "request_total", **of("m")) == 2
+    finished(metrics, "x" * 10_000, priority=3)
+    assert value(metrics, "request_total", **of("other")) == 1
+
+
 def test_pairs_of_invented_names_and_priorities_make_room_as_well() -> None:
     metrics = PickerMetrics()
     for number in range(MAX_MODELS):

@@ -20,7 +20,7 @@ from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.candidates import Candidates
-from endpoint_picker.scheduling.plugin import Filter, Follower, NoParams, Plugin
+from endpoint_picker.scheduling.plugin import Filter, Follower, NoParams, Plugin, Pool
 from inference_api.offered import OfferedText, Uses, text_mark
 
 SHEDDABLE = json.dumps({"objectives": {"batch": {"priority": -1}, "chat": {"priority": 10}}})
@@ -347,6 +347,41 @@ def test_a_fault_within_the_decision_leaves_no_reservation(broken: str) -> None:
     assert router.ledger.held == 0
     assert not router.table.inflight_requests.any()
     assert not router.table.inflight_tokens.any()
+
+
+class Unusable(Filter):
+    """Can be made and cannot be used."""
+
+    __slots__ = ()
+    type_name = "unusable"
+
+    @override
+    def attach(self, pool: Pool) -> None:
+        raise ZeroDivisionError("no such device")
+
+    @override
+    def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
+        raise AssertionError("is in use")
+
+
+def test_a_plugin_that_cannot_be_taken_into_use_leaves_the_last_good_configuration() -> None:
+    sized = "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: %d}}%s]"
+    router = with_plugin(sized % (128, ""), Unusable)
+    router.replace_endpoints(endpoints(3))
+    assert not router.apply_config(sized % (512, ", {type: unusable}"))
+    assert "no such device" in router.config_error
+    assert router.offered.config.uses is Uses.LAST_GOOD
+    assert router.state()["prefixIndex"]["blockTokens"] == 128
+    assert isinstance(decided(router, request(), None), Decision)
+
+
+def test_the_text_in_use_is_not_loaded_again() -> None:
+    router = router_of(1)
+    assert router.state()["config"]["loads"] == 1
+    assert router.apply_config("")
+    assert router.state()["config"]["loads"] == 1
+    assert router.apply_config("plugins: []")
+    assert router.state()["config"]["loads"] == 2
 
 
 def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> None:
