@@ -8,7 +8,7 @@ interval is narrower than `--width`.
 Prints one JSON line a figure: `value` is this tree's CPU over the other's, `interval` its 95 % interval.
 
 A tree without workers of its own, from before they came, is measured by those in `bench/before`. The trees'
-packages are found by their folders: `python bench/paired.py decision --against DIR` runs in any Python that has
+packages are found by their folders: `python bench/paired.py decision --against DIR` runs in any Python with
 the dependencies.
 """
 
