@@ -57,9 +57,10 @@ fmt: setup ## Format the code and mend what the linter can
 unit: setup ## Unit tests only
 	@$(BIN)/pytest -q tests/unit
 
-test: control-plane helm interop-tools ## All checks and all tests, on the real API server and the real Envoy
+test: control-plane helm interop-tools ## All checks and all tests, on the real API server and the real Envoy; branch coverage
 	@$(MAKE) --no-print-directory static
-	@$(BIN)/pytest
+	@$(BIN)/coverage run $(BIN)/pytest
+	@$(BIN)/python tests/support/coverage_floor.py
 
 test-%: control-plane ## Run one long test: make test-NAME runs tests/long/test_NAME.py [ARGS='-k ...']
 	@test -f tests/long/test_$*.py || { echo "no long test '$*'; there are: $(patsubst test_%,%,$(notdir $(basename $(wildcard tests/long/test_*.py))))"; exit 2; }
@@ -106,4 +107,4 @@ bench-%: setup ## Run one benchmark, a JSON line a figure: make bench-transport 
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean: ## Remove what the commands above made in this tree (not the control-plane cache)
-	@rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
+	@rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache .coverage
