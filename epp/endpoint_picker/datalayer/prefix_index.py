@@ -91,8 +91,10 @@ class PrefixIndex:
         """Return the chained hashes of the prompt's full blocks, in order, up to the configured length."""
         size = self.block_tokens * BYTES_PER_TOKEN
         end = min(len(prompt), self._max_tokens * BYTES_PER_TOKEN) - size
-        seed = xxh64_intdigest(model.encode())
         chain: list[int] = []
+        if end < 0:
+            return chain
+        seed = xxh64_intdigest(model.encode())
         for start in range(0, end + 1, size):
             seed = xxh64_intdigest(prompt[start : start + size], seed)
             chain.append(seed)

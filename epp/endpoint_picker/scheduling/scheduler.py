@@ -142,8 +142,8 @@ class Scheduler:
             self.recorder.note(request, decision, rows.size)
         reservations = decision.reservations
         for hook in scheduling.decided:
-            for each, reservation in zip(chosen, reservations):  # noqa: B905 - built from one another
-                hook(request, each, reservation)
+            for at, reservation in enumerate(reservations):
+                hook(request, chosen[at], reservation)
         # Reserving is the last step: a fault before it leaves nothing to give back.
         for reservation in reservations:
             pool.ledger.reserve(reservation)
@@ -194,28 +194,31 @@ class Scheduler:
         # The material of a very long prompt is cut; there the body's size tells how long it is.
         size = len(request.prompt)
         tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
-        if len(chosen) == 1:
-            reservations: tuple[Reservation, ...] = (self._reservation(first, rows[0], tokens),)
-        else:
-            reservations = tuple(
-                [self._reservation(each, int(each.rows[each.order[0]]), tokens) for each in chosen]
-            )
+        blocks = first.prompt_blocks
+        matched = _matched(first) if blocks else 0
+        generation = self.pool.table.generation
+        reservation = Reservation(rows[0], generation[rows[0]], tokens - matched * first.block_tokens)
         decision = Decision(
             destination=endpoint if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
             endpoint=endpoint,
-            reservations=reservations,
+            reservations=(reservation,)
+            if len(chosen) == 1
+            else (reservation, *[self._reservation(each, tokens) for each in chosen[1:]]),
             hooks=self._scheduling.hooks,
         )
         self.picked += 1
-        blocks = first.prompt_blocks
         if blocks:
-            matched = int(first.prefix_matched[first.order[0]])
             decision.prefix_hit = matched / blocks
             self.prompt_blocks += blocks
             self.matched_blocks += matched
         return decision
 
-    def _reservation(self, chosen: Candidates, row: int, tokens: int) -> Reservation:
-        if chosen.prompt_blocks:
-            tokens -= int(chosen.prefix_matched[chosen.order[0]]) * chosen.block_tokens
-        return Reservation(row, self.pool.table.generation[row], tokens)
+    def _reservation(self, chosen: Candidates, tokens: int) -> Reservation:
+        row = int(chosen.rows[chosen.order[0]])
+        matched = _matched(chosen) if chosen.prompt_blocks else 0
+        return Reservation(row, self.pool.table.generation[row], tokens - matched * chosen.block_tokens)
+
+
+def _matched(chosen: Candidates) -> int:
+    """Return how many leading blocks of the prompt the first in order holds."""
+    return int(chosen.prefix_matched.item(chosen.order.item(0)))

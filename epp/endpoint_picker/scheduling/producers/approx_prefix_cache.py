@@ -88,4 +88,5 @@ class ApproxPrefixCacheProducer(Producer, Follower):
     @override
     def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
         """Note that the reserved endpoint is going to hold the prompt."""
-        self._index.record(candidates.prefix_chain, reservation.row)
+        if candidates.prompt_blocks:
+            self._index.record(candidates.prefix_chain, reservation.row)
