@@ -50,7 +50,8 @@ async def process(
         )
     try:
         if child.stdout is not None:
-            line = await asyncio.wait_for(child.stdout.readline(), 30)
+            async with asyncio.timeout(30):
+                line = await child.stdout.readline()
             assert line.decode().strip() == first_line
         yield child
     finally:

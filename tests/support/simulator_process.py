@@ -58,7 +58,8 @@ class Simulator:
                 await asyncio.sleep(0.01)
 
     async def exit_code(self) -> int:
-        return await asyncio.wait_for(self.process.wait(), LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            return await self.process.wait()
 
 
 #: The fixture `start`: `await start("--seed", "1", env={...}, host=...)`.

@@ -263,15 +263,18 @@ async def test_calls_that_wait_go_to_new_targets() -> None:
             ready = asyncio.ensure_future(channel.ready())
             await asyncio.sleep(0)
             channel.set_targets([f"127.0.0.1:{other}"])
-            assert await asyncio.wait_for(call, 20) == b"ba"
-            await asyncio.wait_for(ready, 20)
+            async with asyncio.timeout(20):
+                assert await call == b"ba"
+            async with asyncio.timeout(20):
+                await ready
 
 
 @pytest.mark.parametrize("target", ["a..b:80", ".a:80", "a" * 300 + ":80"])
 async def test_a_name_that_cannot_be_one_is_unavailable(target: str) -> None:
     async with Channel(target, tls=client_context()) as channel:
         for _ in range(2):
-            assert await asyncio.wait_for(outcome(channel.unary(REVERSE, b"")), 20) is StatusCode.UNAVAILABLE
+            async with asyncio.timeout(20):
+                assert await outcome(channel.unary(REVERSE, b"")) is StatusCode.UNAVAILABLE
 
 
 async def test_calls_that_were_given_up_wait_no_more() -> None:
@@ -293,7 +296,8 @@ async def test_a_timeout_may_be_as_long_as_one_likes() -> None:
         async with Channel(f"127.0.0.1:{port}") as channel:
             for timeout in (float("inf"), 1e30):
                 answer = channel.unary(REVERSE, b"ab", timeout=timeout)
-                assert await asyncio.wait_for(answer, 20) == b"ba"
+                async with asyncio.timeout(20):
+                    assert await answer == b"ba"
 
 
 async def test_nobody_waits_for_a_channel_that_is_closed() -> None:
@@ -305,7 +309,8 @@ async def test_nobody_waits_for_a_channel_that_is_closed() -> None:
     await channel.close()
     for ready in (waiting, channel.ready()):
         with pytest.raises(CallError) as failed:
-            await asyncio.wait_for(ready, 20)
+            async with asyncio.timeout(20):
+                await ready
         assert failed.value.code is StatusCode.CANCELLED
 
 

@@ -66,5 +66,6 @@ async def test_a_bad_payload_is_refused(health: Any) -> None:
         for method in ("Check", "Watch"):
             for payload in (b"\xff", b"\x0a\x7f", b"\x0b", b"\x0a\x01\xff"):
                 with pytest.raises(CallError) as failed:
-                    await asyncio.wait_for(channel.unary(f"/grpc.health.v1.Health/{method}", payload), 20)
+                    async with asyncio.timeout(20):
+                        await channel.unary(f"/grpc.health.v1.Health/{method}", payload)
                 assert failed.value.code is StatusCode.INVALID_ARGUMENT

@@ -246,3 +246,24 @@ def test_halves_of_two_pairs_change_nothing() -> None:
     with pytest.raises(ssl.SSLError):
         replace_certificate(context, first[0], second[1])
     replace_certificate(context, *second)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_drain_is_cancelled_also_when_its_last_connection_ends_at_that_moment(
+    served: Any, turns: int
+) -> None:
+    """`asyncio.wait_for` of Python 3.11 drops a cancellation that meets a finished wait."""
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with asyncio.timeout(20):
+        while not served.server.connections:  # noqa: ASYNC110 - no event tells of an accepted connection
+            await asyncio.sleep(0.005)
+    drain = asyncio.ensure_future(served.server.drain(1_000))
+    await asyncio.sleep(0)
+    for link in list(served.server._links):
+        served.server.dismiss(link)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if drain.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await drain
+    writer.close()

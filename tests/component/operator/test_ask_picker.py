@@ -162,7 +162,8 @@ async def test_what_is_no_answer_leaves_the_last_one(body: Any, status: int) -> 
         picker.status = status
         woken.clear()
         asker.ask(KEY, about(picker.port))
-        await asyncio.wait_for(woken.wait(), 60)
+        async with asyncio.timeout(60):
+            await woken.wait()
         now = asker.ask(KEY, about(picker.port))
         assert now.answer == GOOD
         assert "pod p0" in now.problem

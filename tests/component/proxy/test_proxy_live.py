@@ -158,7 +158,8 @@ async def test_a_client_of_http_1_0_is_served(start_proxy: Start) -> None:
     reader, writer = await asyncio.open_connection(proxy.settings.address, proxy.settings.port)
     try:
         writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 20)
+        async with asyncio.timeout(20):
+            answer = await reader.read()
     finally:
         writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

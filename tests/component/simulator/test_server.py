@@ -141,7 +141,8 @@ async def test_broken_http_gets_400_and_leaves_no_stack_in_the_log(start: Start,
     simulator = await start("--drain-seconds", "0")
     reader, writer = await asyncio.open_connection(simulator.host, 8000)
     writer.write(sent)
-    assert b" 400 " in await asyncio.wait_for(reader.readline(), 30)
+    async with asyncio.timeout(30):
+        assert b" 400 " in await reader.readline()
     writer.close()
     simulator.process.terminate()
     _, stderr = await simulator.process.communicate()
@@ -179,7 +180,8 @@ async def test_models_and_adapters_are_listed_and_served(start: Start) -> None:
 )
 async def test_a_start_that_cannot_succeed_says_why(flags: tuple[str, ...], code: int, words: str) -> None:
     simulator = await spawn(*flags, host=new_host())
-    _, stderr = await asyncio.wait_for(simulator.process.communicate(), 30)
+    async with asyncio.timeout(30):
+        _, stderr = await simulator.process.communicate()
     assert simulator.process.returncode == code
     assert words in stderr.decode()
     assert "Traceback" not in stderr.decode()

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any, cast
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typing_extensions import override
 
-from http2_wire import Frame, Wire, goaway_code, message, read_frames
+from http2_wire import Frame, Wire, goaway_code, message, read_frames, setting, uint
 from lean_grpc import Limits
 from lean_grpc.aio.link import CLOSE_PATIENCE, Link
 from lean_grpc.http2 import codes
@@ -185,3 +187,67 @@ def test_a_full_socket_holds_data_back_until_it_has_room() -> None:
     link.resume_writing()
     clock.turn()
     assert [answer.kind for answer in socket.frames()] == [codes.HEADERS, codes.DATA]
+
+
+class NarrowSocket(Socket):
+    """A transport whose buffer, while it is narrow, is full after each write, until the test empties it."""
+
+    link: Link
+    narrow = False
+    full = False
+
+    @override
+    def write(self, data: Any) -> None:
+        super().write(data)
+        if self.narrow and not self.full:
+            self.full = True
+            self.link.pause_writing()
+
+    def empty(self) -> None:
+        if self.full:
+            self.full = False
+            self.link.resume_writing()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 300_000), st.sampled_from(["empty", "turn", "narrow", "wide"])), max_size=12
+    ),
+    st.integers(0, 100_000),
+    st.integers(1, 300_000),
+)
+def test_all_that_windows_allow_reaches_a_socket_that_is_emptied_now_and_then(
+    steps: list[Any], initial: int, output_high: int
+) -> None:
+    clock, socket = Clock(), NarrowSocket()
+    limits = Limits(output_high=output_high, stream_send_limit=10**9)
+    link = Answering(cast("asyncio.AbstractEventLoop", clock), limits, server=True)
+    socket.link = link
+    link.connection_made(socket)
+    link.data_received(
+        PREFACE
+        + frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, initial))
+        + frame(codes.SETTINGS, codes.ACK, 0)
+        + frame(codes.WINDOW_UPDATE, 0, 0, uint(10**9))
+        + Wire().request(end=True)
+    )
+    window = initial
+    outbox = link.core.outbox
+    outbox.headers(link.opened[0], ((b":status", b"200"),))
+    outbox.data(link.opened[0], [bytes(1_000_000)], 1_000_000)
+    for step in steps:
+        if step in {"narrow", "wide"}:
+            socket.narrow = step == "narrow"
+        elif step == "empty":
+            socket.empty()
+        elif step == "turn":
+            clock.turn()
+        else:
+            window += step
+            link.data_received(frame(codes.WINDOW_UPDATE, 0, 1, uint(step)))
+    while socket.full or clock.soon:
+        socket.empty()
+        clock.turn()
+    sent = sum(len(each.payload) for each in socket.frames() if each.kind == codes.DATA)
+    assert sent == min(window, 1_000_000)

@@ -253,7 +253,8 @@ async def test_the_scrape_of_a_removed_endpoint_ends_at_once() -> None:
         await until(lambda: scraper.in_flight == 1)
         table.replace([])
         assert scraper.in_flight == 0
-        await asyncio.wait_for(ended.wait(), 20)
+        async with asyncio.timeout(20):
+            await ended.wait()
 
 
 async def test_metrics_that_stop_coming_become_unknown() -> None:

@@ -23,7 +23,8 @@ async def test_idle_connections_make_room_for_new_ones() -> None:
         async with aiohttp.ClientSession() as client, client.get(f"http://{HOST}:{port}/healthz") as answer:
             assert answer.status == 200
         oldest, _ = idle[0]
-        assert await asyncio.wait_for(oldest.read(), 20) == b""
+        async with asyncio.timeout(20):
+            assert await oldest.read() == b""
     finally:
         for _, writer in idle:
             writer.close()
