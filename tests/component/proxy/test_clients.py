@@ -35,7 +35,8 @@ async def test_an_offer_to_upgrade_is_ignored(start_proxy: Start, upgrade: str) 
     request = f"POST /v1/completions HTTP/1.1\r\nHost: pool\r\n{upgrade}Content-Length: 2\r\n\r\n{{}}"
 
     reader, writer = await raw(proxy, request)
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode()
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
     writer.close()
 
     assert head.split()[1] == "200"
