@@ -148,6 +148,20 @@ def test_a_processor_that_fails_ends_one_stream_and_holds_nothing(fails_in: str)
     assert len(call.processor.endings) == 1
 
 
+def test_a_call_that_fails_while_the_backlog_is_sent_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*payloads: bytes) -> bool:
+        raise ZeroDivisionError
+
+    call = Call()
+    call.stream.room = False
+    call.feed(HEADERS, wire.request_body(LARGE, end=True))
+    monkeypatch.setattr(call.stream, "send", fail)
+    call.handler.writable()
+    assert call.processor.endings == [Ending.INTERNAL_ERROR]
+    assert call.budget.held_bytes == 0
+    assert len(call.faults) == 1
+
+
 @pytest.mark.parametrize("end", ["ended", "aborted"])
 def test_a_processor_that_fails_at_the_end_of_the_call_is_reported(end: str) -> None:
     call = Call(fails_in="ended")

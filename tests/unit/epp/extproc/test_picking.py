@@ -26,7 +26,7 @@ A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 
 
 class Tally:
-    """An observer that keeps what it is told."""
+    """An observer that keeps records, gaps and decisions."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -121,7 +121,7 @@ def test_headers_and_body_are_answered_with_a_destination_then_the_body() -> Non
     assert peer.budget.held_bytes == 0
 
 
-def test_the_router_is_told_what_the_body_says() -> None:
+def test_the_router_gets_what_the_body_says() -> None:
     peer = Peer()
     peer.feed(*post(wire.body_of("llama", "abc", stream=True)))
     (request,) = peer.router.requests

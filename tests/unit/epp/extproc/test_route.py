@@ -138,8 +138,8 @@ def test_requests_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> 
             handler.received(wire.request_headers(end=True, method="GET"))
             handler.ended()
     (entry,) = [each for each in caplog.records if each.message == "exchange over"]
-    told = vars(entry)
-    assert (told["endpoint"], told["outcome"], told["ending"]) == (A, "picked", "disconnected")
+    logged = vars(entry)
+    assert (logged["endpoint"], logged["outcome"], logged["ending"]) == (A, "picked", "disconnected")
 
 
 class BrokenPlugin(CountingRouter):

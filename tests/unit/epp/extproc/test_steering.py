@@ -1,6 +1,6 @@
 """The destination in the reply to request headers: the same string as header and as metadata."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import envoy_messages as support
@@ -8,6 +8,8 @@ from endpoint_picker.extproc.steering import steer
 from ext_proc import wire
 
 
+@example("a" * 511, 7, [])
+@example("a" * 512, None, ["x"])
 @given(st.text(max_size=700), st.none() | st.integers(0, 1 << 40), st.lists(st.text(max_size=40), max_size=9))
 def test_a_destination_of_any_length_reads_back(
     destination: str, length: int | None, remove: list[str]
