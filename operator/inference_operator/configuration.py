@@ -25,6 +25,8 @@ _INSTEAD: Final = {
 
 def question(seen: Observation) -> Question | None:
     """Return what to ask the picker; None while no pod of it is ready, or there is nothing to ask about."""
+    if seen.pool is None:  # its ports are not known
+        return None
     deployment = seen.child(DEPLOYMENT, seen.picker_name)
     mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
     if deployment is None or not deployment.get("status", {}).get("readyReplicas") or not mark:

@@ -165,8 +165,17 @@ class Observation:
     @property
     def picker_name(self) -> str:
         """Name of the picker Service and of what belongs to it; empty when the pool names none."""
+        if self.pool is None and self.pool_object is not None:
+            return self._name_as_it_came()
         ref = self.picker_ref
         return "" if ref is None else ref.name
+
+    def _name_as_it_came(self) -> str:
+        """Return the picker's name in a pool that its type refuses, so that what runs is still found."""
+        place: object = self.pool_object
+        for part in ("spec", "endpointPickerRef", "name"):
+            place = place.get(part) if isinstance(place, dict) else None
+        return place if isinstance(place, str) else ""
 
     @property
     def spec(self) -> EndpointPickerSpec:

@@ -1,11 +1,6 @@
-"""What is made for a pool, field by field: review the golden files as a diff.
+"""Properties of what is made for a pool; `test_golden.py` has it field by field."""
 
-HEADROOM_UPDATE_GOLDEN=1 writes them anew.
-"""
-
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -22,7 +17,6 @@ from inference_operator.observation import Observation
 from inference_operator.ownership import judge
 from observations import FULL_ACCESS, objective, observation, picker_body, pool_body, settled
 
-GOLDEN = Path(__file__).parent / "golden"
 FULL = picker_body(
     image="mine:2",
     config={"plugins": [{"type": "random-picker"}]},
@@ -35,29 +29,6 @@ CASES = {
         picker=FULL, objectives=(objective("batch", -5), objective("gold", 10), objective("none"))
     ),
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_golden(name: str) -> None:
-    seen = CASES[name]
-    bodies = [outline(intent.body) for intent in desired(seen, judge(seen))]
-    text = yaml.safe_dump_all(bodies, sort_keys=False, width=110)
-    file = GOLDEN / f"{name}.yaml"
-    if os.environ.get("HEADROOM_UPDATE_GOLDEN"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text()
-
-
-def outline(body: dict[str, object]) -> dict[str, object]:
-    """Return the body with Envoy's bootstrap, which has tests of its own, cut to a word."""
-    text = yaml.safe_dump(body, sort_keys=False)
-    made: dict[str, object] = yaml.safe_load(text)
-    if str(body["metadata"]).count("-proxy") and body["kind"] == "Deployment":
-        container = made["spec"]["template"]["spec"]["containers"][0]  # type: ignore[index]
-        place = container["args"].index("--config-yaml") + 1
-        container["args"][place] = "BOOTSTRAP"
-    return made
 
 
 def deployment_args(seen: Observation) -> list[str]:
