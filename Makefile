@@ -9,10 +9,18 @@ BIN    := $(VENV)/bin
 # Tests and the demo find kubectl and Go here when the machine has none.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
+# Of the images: what their names begin with; podman, buildah or docker; the base image, `debian` makes one.
 REGISTRY ?=
-VERSION  := 0.1.0
+ENGINE   ?=
+BASE     ?=
 
-.PHONY: help setup tools control-plane helm chart check static fmt test unit fuzz interop-tools demo demo-down crds lock images clean
+# Installs those of the programs $(1), named like Debian's packages, that are missing; true when all are there.
+apt_install = missing=""; for each in $(1); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  echo "== installing$$missing" >&2 && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null 2>&1; }
+
+.PHONY: help setup tools control-plane helm chart check static fmt test unit fuzz interop-tools demo demo-down crds lock images test-images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +69,7 @@ test: control-plane helm interop-tools ## All checks and all tests, on the real 
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/coverage run $(BIN)/pytest
 	@$(BIN)/python tests/support/coverage_floor.py
+	@$(MAKE) --no-print-directory test-images
 
 test-%: control-plane ## Run one long test: make test-NAME runs tests/long/test_NAME.py [ARGS='-k ...']
 	@test -f tests/long/test_$*.py || { echo "no long test '$*'; there are: $(patsubst test_%,%,$(notdir $(basename $(wildcard tests/long/test_*.py))))"; exit 2; }
@@ -91,20 +100,29 @@ chart: setup ## Write the Helm chart's templates from manifests/base
 helm: tools ## Build Helm once, for the tests of the chart
 	@$(BIN)/headroom local build --helm
 
-lock: setup ## Resolve the dependencies anew (needs uv)
+lock: setup ## Resolve the dependencies anew (needs uv); the images take their parts of the same lock
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
 	@uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
-	  --extra dev --no-header --no-annotate pyproject.toml -o requirements.lock
+	  --extra dev --no-header pyproject.toml -o requirements.lock
 
-images: ## Build the container images: make images REGISTRY=registry.example.com/team
-	@test -n "$(REGISTRY)" || { echo "say where the images go: make images REGISTRY=registry.example.com/team"; exit 2; }
-	@for part in operator:headroom-operator epp:headroom-epp simulator:headroom-model-server-sim; do \
-	  docker build -f $${part%%:*}/Dockerfile -t $(REGISTRY)/$${part##*:}:$(VERSION) .; \
-	done
+images: ## Build the container images [ENGINE=podman|buildah|docker] [REGISTRY=registry.example.com/team] [BASE=...]
+	@$(PYTHON) -c 'import sys; sys.exit("make images needs Python >= 3.11; name one: make images PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	@engine="$(ENGINE)"; test -n "$$engine" || ! command -v buildah >/dev/null || engine=buildah; \
+	test -n "$$engine" || ! docker info >/dev/null 2>&1 || engine=docker; \
+	test "$(ENGINE)" || ! command -v podman >/dev/null || engine=podman; \
+	engine="$${engine:-podman}"; \
+	{ $(call apt_install,$$engine $(if $(filter debian,$(BASE)),mmdebstrap)); } || \
+	  { echo "make images needs$$missing; on Debian, as root: apt-get install$$missing"; exit 1; }; \
+	$(PYTHON) images/build_images.py --engine "$$engine" --registry "$(REGISTRY)" --base "$(BASE)"
+
+test-images: control-plane ## Build the images and run them as a strict cluster does (root on Debian, else skipped) [ARGS='-k ...']
+	@{ test "$$(id -u)" = 0 && $(call apt_install,podman buildah runc mmdebstrap); } || \
+	  { echo "test-images skipped: it needs root, and podman, buildah, runc and mmdebstrap, which apt-get installs on Debian"; exit 0; }; \
+	$(BIN)/pytest -m images $(ARGS) tests/images
 
 bench-%: setup ## Run one benchmark, a JSON line a figure: make bench-transport [ARGS='--churn 1000000']
 	@test -f bench/$*.py || { echo "no benchmark '$*'; there are: $(notdir $(basename $(wildcard bench/*.py)))"; exit 2; }
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean: ## Remove what the commands above made in this tree (not the control-plane cache)
-	@rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache .coverage
+	@rm -rf $(VENV) .local dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache .coverage

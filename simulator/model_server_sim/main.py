@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from importlib.metadata import version
 
 import uvloop
 from aiohttp import web
@@ -67,6 +68,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m model_server_sim", description="A model server whose timing follows from its load."
     )
+    parser.add_argument("--version", action="version", version=version("headroom-operator"))
     default_host = os.environ.get("POD_IP") or "127.0.0.1"
     parser.add_argument("--host", default=default_host, help="address to bind (default: POD_IP or 127.0.0.1)")
     parser.add_argument("--port", type=_ports, default=[8000], metavar="PORT[,PORT]", help="one engine each")

@@ -1,0 +1,47 @@
+"""What each container image holds. Its packages of Headroom follow from its command: what that imports."""
+
+from dataclasses import dataclass
+from typing import Final
+
+#: The time of every file and image, seconds: a constant, so that a digest depends on content alone.
+#: It is 1980-01-01, the earliest that a zip archive can hold.
+EPOCH: Final = 315_532_800
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One image. Its key in IMAGES names its lock."""
+
+    name: str
+    """Its repository's name."""
+    title: str
+    extra: str
+    """The extra of pyproject.toml whose dependencies it holds."""
+    command: str
+    """The console script of pyproject.toml that is the image's entry point; the image has no other."""
+    without: tuple[str, ...] = ()
+    """Distributions that a dependency asks for and that the image's code never imports."""
+
+
+IMAGES: Final = {
+    "operator": Contents(
+        name="headroom-operator",
+        title="Headroom operator",
+        extra="operator",
+        command="headroom-operator",
+    ),
+    "epp": Contents(
+        name="headroom-epp",
+        title="Headroom endpoint picker",
+        extra="epp",
+        command="headroom-epp",
+        # xds-protos asks for it for its client stubs; the picker uses its messages alone.
+        without=("grpcio",),
+    ),
+    "simulator": Contents(
+        name="headroom-model-server-sim",
+        title="Headroom model server simulator",
+        extra="simulator",
+        command="headroom-model-server-sim",
+    ),
+}
