@@ -46,6 +46,8 @@ STRIPPED: Final = frozenset(
         "x-slo-ttft-ms",
     }
 )
+#: Content types of most messages that are media types already.
+_BARE_TYPES: Final = frozenset({"application/json", "text/event-stream"})
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _READ: Final = frozenset(
     {":method", ":path", "content-type", REQUEST_ID_HEADER, OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER}
@@ -92,6 +94,8 @@ class RequestHeaders:
         for header in message.headers.headers:
             name = header.key
             if name not in _KNOWN:
+                if name.islower():
+                    continue
                 name = name.lower()  # other proxies than Envoy may send upper case
                 if name not in _KNOWN:
                     continue
@@ -152,6 +156,8 @@ class ResponseHeaders:
 
 def media_type(content_type: str) -> str:
     """Return the media type in lower case without its parameters."""
+    if content_type in _BARE_TYPES:
+        return content_type
     return content_type.partition(";")[0].strip().lower()
 
 
