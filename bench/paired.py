@@ -42,6 +42,13 @@ def measured_tree() -> Path:
     return Path(os.environ.get(TREE_VARIABLE) or TREE)
 
 
+def package_path(tree: Path) -> str:
+    """Return the folders of the tree's packages, as PYTHONPATH takes them."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text())
+    roots = project["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    return os.pathsep.join(str(tree / root) for root in roots)
+
+
 def plugin_loaders(tree: Path) -> dict[str, Callable[[], object]]:
     """Return the picker's plugins as the tree's pyproject.toml lists them, whatever is installed."""
     listed = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -117,14 +124,12 @@ def compare(name: str, other: Path, width: float, most_pairs: int) -> None:
 
 def measure(name: str, tree: Path) -> Figures:
     """Run one worker in a process of its own, with the tree's packages first on its path."""
-    project = tomllib.loads((tree / "pyproject.toml").read_text())
-    roots = [*project["tool"]["hatch"]["build"]["dev-mode-dirs"], "tests/support"]
     script = tree / "bench" / f"{name}.py"
     if "--worker" not in script.read_text() and "paired" not in script.read_text():
         script = HERE / "before" / f"{name}.py"
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([*(str(tree / root) for root in roots), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([package_path(tree), str(tree / "tests" / "support"), str(HERE)]),
         TREE_VARIABLE: str(tree),
     }
     done = subprocess.run(

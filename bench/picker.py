@@ -1,10 +1,11 @@
 """CPU of the whole picker process behind the real Envoy, a request: plain and streamed, TLS off and on.
 
     python bench/picker.py                      this tree
-    python bench/picker.py --against DIR        and interleaved with it the `endpoint_picker` package in DIR
+    python bench/picker.py --against DIR        and interleaved with it another checkout: CPU ratios as well
 
 The picker runs as in a pod but finds its endpoints in a file; client and model servers are not counted.
-Prints one JSON line a figure: microseconds of process CPU a request, median of the rounds and spread.
+Prints one JSON line a figure: microseconds of process CPU a request, median of the rounds and spread. Against
+another checkout, rounds are added until the 95 % interval of every ratio is narrower than `--width`.
 """
 
 import argparse
@@ -19,8 +20,9 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import paired
 import uvloop
 from typing_extensions import override
 
@@ -154,7 +156,8 @@ class Contender:
         ports = [envoy_proxy.free_port() for _ in range(3)]
         names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
         flags = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
-        environment = {**os.environ, **({"PYTHONPATH": str(self.source)} if self.source else {})}
+        path = {"PYTHONPATH": paired.package_path(self.source)} if self.source else {}
+        environment = {**os.environ, **path}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "endpoint_picker.main", "--pool-name", "p"),
             *("--bind-address", "127.0.0.1", "--endpoints-file", str(endpoints)),
@@ -191,14 +194,19 @@ async def connected(port: int) -> None:
             return
 
 
-async def run(sources: dict[str, Path | None], rounds: int) -> None:
+async def run(
+    sources: dict[str, Path | None], rounds: int, most_rounds: int, width: float, count: int
+) -> None:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        listener = await asyncio.get_running_loop().create_server(ModelServer, "127.0.0.1", 0)
+        listener = await asyncio.get_running_loop().create_server(ModelServer, "0.0.0.0", 0)
         port = listener.sockets[0].getsockname()[1]
         endpoints = folder / "endpoints.json"
-        entry = {"name": "s", "namespace": "default", "address": "127.0.0.1", "port": port}
-        endpoints.write_text(json.dumps({"endpoints": [entry]}))
+        entries = [
+            {"name": f"s{at}", "namespace": "default", "address": f"127.0.0.{at}", "port": port}
+            for at in range(1, count + 1)
+        ]
+        endpoints.write_text(json.dumps({"endpoints": entries}))
         contenders = {
             (name, "tls" if tls else "plaintext"): Contender(source, tls)
             for name, source in sources.items()
@@ -207,10 +215,30 @@ async def run(sources: dict[str, Path | None], rounds: int) -> None:
         for each in contenders.values():
             await each.start(stack, folder, endpoints)
         costs: dict[tuple[str, ...], list[float]] = {}
-        for _ in range(rounds):
-            for key, each in contenders.items():
-                for figure, count in (("request", REQUESTS), ("stream", STREAMS)):
-                    costs.setdefault((*key, figure), []).append(await each.cost_us(count, figure == "stream"))
+        ratios: dict[tuple[str, ...], tuple[float, float, float]] = {}
+        for done in range(1, most_rounds + 1):
+            # Each round begins with another contender, so that none has the warmer machine.
+            keys = list(contenders)
+            for key in keys[done % len(keys) :] + keys[: done % len(keys)]:
+                for figure, times in (("request", REQUESTS), ("stream", STREAMS)):
+                    cost = await contenders[key].cost_us(times, figure == "stream")
+                    costs.setdefault((*key, figure), []).append(cost)
+            if done >= rounds:
+                ratios = ratios_of(costs, list(sources))
+                if all(high - low < width for _, low, high in ratios.values()):
+                    break
+    for (security, figure), (ratio, low, high) in ratios.items():
+        line: dict[str, Any] = {
+            "figure": f"picker_{figure}_cpu_ratio",
+            "security": security,
+            "value": round(ratio, 4),
+            "unit": "ratio",
+            "interval": [round(low, 4), round(high, 4)],
+            "endpoints": count,
+            "goal": paired.GOAL,
+            "ok": high <= paired.GOAL,
+        }
+        print(json.dumps(line))
     for (name, security, figure), values in costs.items():
         line = {
             "figure": f"picker_{figure}_cpu",
@@ -223,15 +251,33 @@ async def run(sources: dict[str, Path | None], rounds: int) -> None:
         print(json.dumps(line | ({"events": EVENTS} if figure == "stream" else {})))
 
 
+def ratios_of(
+    costs: dict[tuple[str, ...], list[float]], names: list[str]
+) -> dict[tuple[str, ...], tuple[float, float, float]]:
+    """Return the ratio of the first source to the other, with its interval, by security and figure."""
+    if len(names) < 2:
+        return {}
+    this, other = names
+    return {
+        key[1:]: paired.interval(list(zip(values, costs[other, *key[1:]], strict=True)))
+        for key, values in costs.items()
+        if key[0] == this
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--against", type=Path, help="folder with another `endpoint_picker` package")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds at least (default %(default)s)")
+    parser.add_argument("--max-rounds", type=int, help="rounds at most (default: as --rounds; against: 40)")
+    parser.add_argument("--width", type=float, default=0.04, help="widest interval (default 0.04: 4 points)")
+    parser.add_argument("--endpoints", type=int, default=1, help="endpoints of the pool (default 1)")
     given = parser.parse_args()
     sources: dict[str, Path | None] = {"this tree": None}
     if given.against:
         sources[str(given.against)] = given.against
-    uvloop.run(run(sources, given.rounds))
+    most = given.max_rounds or (max(40, given.rounds) if given.against else given.rounds)
+    uvloop.run(run(sources, given.rounds, most, given.width, given.endpoints))
 
 
 if __name__ == "__main__":
