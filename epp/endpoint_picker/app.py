@@ -89,7 +89,7 @@ class Picker:
         )
 
     async def run(self) -> None:
-        """Serve until told to stop, then drain. OSError when a port cannot be bound."""
+        """Serve until a signal, then drain. OSError when a port cannot be bound."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._told_to_stop)
@@ -185,7 +185,7 @@ async def _cancel(tasks: list["asyncio.Task[Any]"]) -> None:
 
 
 async def run(settings: Settings) -> None:
-    """Run one picker until it is told to stop."""
+    """Run one picker until SIGTERM or SIGINT."""
     picker = Picker(settings)
     # What is loaded by now lives as long as the process. Left to the collector, each full pass over it would
     # stop the loop, and with it every request, for some 40 ms.

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-#: Faults named in one message; a file with more is told to fix these first.
+#: Faults named in one message; the rest are counted.
 MAX_FAULTS: Final = 5
 
 
@@ -20,12 +20,12 @@ class ConfigError(Exception):
 def from_validation(error: ValidationError, prefix: str = "") -> ConfigError:
     """Return a ConfigError that names the first few faults by path, without the offending values."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [
+    named = [
         (_path(prefix, fault["loc"]), _sentence(fault["type"], fault["msg"])) for fault in faults[:MAX_FAULTS]
     ]
     more = f" (and {len(faults) - MAX_FAULTS} more)" if len(faults) > MAX_FAULTS else ""
-    first_path, first_message = told[0]
-    rest = "".join(f"; {path}: {message}" for path, message in told[1:])
+    first_path, first_message = named[0]
+    rest = "".join(f"; {path}: {message}" for path, message in named[1:])
     return ConfigError(first_path, first_message + rest + more)
 
 

@@ -27,7 +27,7 @@ class Reservation:
 
 
 class Decision:
-    """An answer with what it reserved; whoever receives it calls `Router.ended` for it."""
+    """An answer with what it reserved. The receiver calls `Router.ended` for it, once."""
 
     __slots__ = ("destination", "endpoint", "hooks", "prefix_hit", "reservations", "scores")
 

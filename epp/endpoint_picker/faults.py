@@ -1,4 +1,4 @@
-"""Faults of our own that may come back with every request or tick: told with their stack, but seldom."""
+"""Logs faults that may come back with every request or tick: with their stack, at a bounded rate."""
 
 import logging
 from math import inf

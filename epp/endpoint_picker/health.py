@@ -36,7 +36,7 @@ class Health:
         return self._draining
 
     def synced(self) -> None:
-        """Note that the pool's endpoints are known, be it that there are none."""
+        """Note that the pool's endpoints are known, even if there are none."""
         self._synced = True
         self._tell()
 

@@ -61,7 +61,7 @@ class Record:
 
 
 class Observer(Protocol):
-    """Is told of every exchange. Called on the hot path: it counts and returns."""
+    """Follows every exchange. It is called on the hot path: it counts and returns."""
 
     def started(self) -> None:
         """Note that an exchange began."""

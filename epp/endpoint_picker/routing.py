@@ -116,7 +116,7 @@ class PoolRouter:
                 continue
             try:
                 answer = self._answer_of(each)
-            except Exception as fault:  # a plugin may be anybody's
+            except Exception as fault:  # third-party plugins raise anything
                 self._note_fault(fault)
                 answer = decision.hold.refusal
             if answer is None:
@@ -178,7 +178,7 @@ class PoolRouter:
     def _use(self, config: PickerConfig) -> None:
         try:
             self.scheduler.use(config.scheduling)
-        except Exception as error:  # a plugin may be anybody's
+        except Exception as error:  # third-party plugins raise anything
             self.scheduler.use(self.live.config.scheduling)
             raise ConfigError("plugins", f"one cannot be taken into use: {error}") from error
         self._answer(self._room.use(config.scheduling.waiters))

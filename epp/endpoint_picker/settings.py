@@ -19,7 +19,7 @@ _MIN_REFRESH_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the process is told at start."""
+    """What the command line and the environment set, for the life of the process."""
 
     pool_name: str
     """metadata.name of the InferencePool; "epp" when the endpoints come from a file and none is named."""

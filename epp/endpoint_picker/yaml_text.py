@@ -1,4 +1,4 @@
-"""YAML that somebody else wrote: bounded, and whatever is wrong with it is one kind of error. Pure."""
+"""Reads YAML that a user wrote: its size is bounded, and every fault in it is a ConfigError. Pure."""
 
 from typing import Final
 

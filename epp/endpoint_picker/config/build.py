@@ -132,7 +132,7 @@ def _instances(specs: tuple[PluginSpec, ...], registry: Registry) -> dict[str, P
             raise from_validation(error, f"{path}.parameters") from None
         try:
             plugins[name] = kind(params)
-        except Exception as error:  # the plugin may be anybody's
+        except Exception as error:  # third-party plugins raise anything
             raise ConfigError(path, f'plugin "{name}" cannot be made: {error}') from error
     return plugins
 

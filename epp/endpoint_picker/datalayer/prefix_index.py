@@ -142,7 +142,7 @@ class PrefixIndex:
             self._evict(max(self._recent, key=self._size), min(_SHED, self.entries - self._max_entries))
 
     def capacity(self, row: int) -> int:
-        """Return how many blocks of ours the row's server can hold, by what it reported."""
+        """Return how many of the index's blocks the row's server can hold, by what it reported."""
         tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])
         if tokens <= 0 or not self._auto:
             return self._default_capacity

@@ -137,7 +137,7 @@ class WaitingRoom:
         for owner in self._owners:
             try:
                 holds, next_due = owner.advance(now)
-            except Exception as fault:  # a plugin may be anybody's
+            except Exception as fault:  # third-party plugins raise anything
                 self._on_fault(fault)
                 continue
             for hold in holds:
@@ -196,5 +196,5 @@ class WaitingRoom:
     def _forget(self, hold: Hold) -> None:
         try:
             hold.forget(hold)
-        except Exception as fault:  # a plugin may be anybody's
+        except Exception as fault:  # third-party plugins raise anything
             self._on_fault(fault)

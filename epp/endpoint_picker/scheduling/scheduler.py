@@ -177,7 +177,7 @@ class Scheduler:
         """Call a follower; its fault must not keep the others from what they are due."""
         try:
             hook(decision, record)
-        except Exception as fault:  # a plugin may be anybody's
+        except Exception as fault:  # third-party plugins raise anything
             self._on_fault(fault)
 
     def saturation(self) -> float:

@@ -9,7 +9,7 @@ from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.pickers.params import PickerParams, highest
 from endpoint_picker.scheduling.plugin import Picker, RandomSource
 
-#: Scores closer than this are a tie: sums of floats differ by less for no reason of ours.
+#: Scores closer than this are a tie: rounding alone makes equal sums of floats differ by less.
 TIE: Final = 1e-9
 
 
