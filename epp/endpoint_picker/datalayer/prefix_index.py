@@ -39,6 +39,8 @@ class PrefixIndex:
         "_auto",
         "_default_capacity",
         "_holders",
+        "_last_bits",
+        "_last_rows",
         "_least_block",
         "_max_entries",
         "_max_tokens",
@@ -57,6 +59,9 @@ class PrefixIndex:
         """Row to its block hashes, least recently used first."""
         self.block_tokens = MIN_BLOCK_TOKENS
         """Tokens in a block of the index."""
+        self._last_rows: Rows | None = None
+        """The rows matched last, mostly the table's ready rows: their bits are made once for each array."""
+        self._last_bits = 0
         self.entries = 0
         self.configure()
         table.on_free(self.forget)
@@ -106,7 +111,9 @@ class PrefixIndex:
         holders = self._holders
         if not chain or chain[0] not in holders:
             return matched
-        every = alive = bits_of(rows)
+        if rows is not self._last_rows:
+            self._last_rows, self._last_bits = rows, bits_of(rows)
+        every = alive = self._last_bits
         length = 0
         for block in chain:
             still = holders.get(block, 0) & alive
@@ -176,6 +183,12 @@ def _settle(matched: Floats, every: int, bits: int, length: int) -> None:
         return
     if bits == every:
         matched[:] = length
+        return
+    if every & (every + 1) == 0:  # rows 0 to n: each is its own position
+        while bits:
+            lowest = bits & -bits
+            matched[lowest.bit_length() - 1] = length
+            bits ^= lowest
         return
     while bits:
         lowest = bits & -bits

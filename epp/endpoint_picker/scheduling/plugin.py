@@ -86,7 +86,10 @@ class Filter(Plugin):
 
     @abstractmethod
     def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
-        """Return those of the candidates' rows that stay, in the order given; none is an answer."""
+        """Return those of the candidates' rows that stay, in the order given; none is an answer.
+
+        The array must not be changed afterwards.
+        """
 
 
 class Producer(Plugin):

@@ -10,7 +10,7 @@ from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.pickers.params import PickerParams, highest
 from endpoint_picker.scheduling.plugin import Picker, RandomSource
 
-#: Scores up to this count as 0: no endpoint should win once in a billion picks, and the division stays finite.
+#: Scores up to this count as 0: no endpoint should win once in a billion picks, and divisions stay finite.
 NEGLIGIBLE: Final = 1e-9
 
 
