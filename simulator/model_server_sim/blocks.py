@@ -1,8 +1,8 @@
 """The KV cache as counted blocks, with a prefix cache over full ones. Pure: no I/O, clock or randomness.
 
 A block is free (holds nothing), private (one sequence fills it), shared (full, named by its hash, used by one
-sequence or more) or idle (full and named, used by none: kept until its room is needed, least recently used
-first). Blocks have no identity beyond that, so counts and hashes are all the state there is.
+sequence or more) or idle (full and named, used by no sequence; evicted when no block is free, least recently
+used first). Blocks have no other identity, so the state is counts and hashes.
 """
 
 from collections import OrderedDict
@@ -80,7 +80,7 @@ class BlockPool:
     def commit(self, holding: Holding, hashes: Sequence[int], full: int) -> None:
         """Name the holding's blocks that are now full, so that later prompts can share them.
 
-        A block whose name exists already (two sequences computed the same prefix at once) is given back.
+        A block whose name exists already (two sequences computed the same prefix at once) is freed.
         """
         for name in hashes[len(holding.shared) : full]:
             holding.private -= 1

@@ -1,8 +1,7 @@
 """A verifying client for OpenAI-compatible endpoints, direct or through a gateway, for demo and tests.
 
-It checks every byte it can: the answer's text against the simulator's x-sim-content-sha256, the body that
-the server received against the one sent. It never retries and never raises for a failed request: failures
-are data.
+It compares the answer's text with the simulator's x-sim-content-sha256, and the body that it sent with
+x-sim-request-sha256. It never retries and never raises for a failed request: `Result.error` says what failed.
 """
 
 import hashlib
@@ -27,18 +26,18 @@ from model_server_sim.headers import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one request. Times are `time.monotonic()` seconds."""
+    """The outcome of one request. Times are `time.monotonic()` seconds."""
 
     start: float
     first_byte: float | None
-    """When the first byte of the response body was there."""
+    """When the first byte of the response body arrived; None when none did."""
     end: float
     status: int
     """0 when no status arrived."""
     served_by: str
-    """x-sim-server, empty when the answer is not a simulator's."""
+    """The header x-sim-server; empty when it is absent."""
     error: str
-    """Empty when the request succeeded and everything checked out; else what was wrong, in one line."""
+    """Empty when the request succeeded and every check passed; else what was wrong, in one line."""
     text: str = ""
     """Generated text, or the start of an error's body."""
     chunks: int = 0
@@ -65,7 +64,7 @@ class Ask:
     stream: bool = False
     chat: bool = False
     padding_bytes: int = 0
-    """Adds a field of so many bytes that the model ignores: a large body with a small prompt."""
+    """Length of an extra field that the server ignores: a large body with a small prompt."""
     headers: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     """Further fields of the body."""
@@ -94,7 +93,7 @@ class Ask:
 
 
 class _Receipt:
-    """Fills up while a response arrives, so that a cut one can still be told."""
+    """What has arrived of a response so far, so that a response cut short still gives a full Result."""
 
     __slots__ = ("body", "chunks", "done", "first_byte", "headers", "problem", "status", "text", "usage")
 
@@ -150,7 +149,7 @@ class InferenceClient:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Result:
-        """Send any bytes as a body; the answer is checked as far as it claims anything."""
+        """Send any bytes as a body and check the answer against the checksums in its headers."""
         return await self._exchange(
             "POST", path, body, headers or {}, _read_events if stream else _read_answer
         )
@@ -198,7 +197,7 @@ class InferenceClient:
             await self._transfer(receipt, method, path, body, asked)
             _check(receipt, body, read)
         except TimeoutError:
-            receipt.problem = f"no end within {self._timeout.total:g} s"
+            receipt.problem = f"the answer was not complete within {self._timeout.total:g} s"
         except (aiohttp.ClientError, OSError) as error:
             receipt.problem = f"{type(error).__name__}: {error}"
         return Result(
@@ -221,7 +220,9 @@ class InferenceClient:
         if self._session is None:
             raise RuntimeError("InferenceClient is used outside its `async with`")
         url = self._base_url + path
-        data = None if body is None else io.BytesIO(body)  # sent in pieces; bytes would go in one write
+        data = (
+            None if body is None else io.BytesIO(body)
+        )  # aiohttp sends a file in chunks, bytes in one write
         async with self._session.request(method, url, data=data, headers=headers) as response:
             receipt.status = response.status
             receipt.headers = {name.lower(): value for name, value in response.headers.items()}
@@ -232,7 +233,7 @@ class InferenceClient:
 
 
 def _check(receipt: _Receipt, sent: bytes | None, read: Callable[[_Receipt], None]) -> None:
-    """Fill in the receipt's text and find what is wrong with it."""
+    """Read the answer into the receipt and note the first failed check in `problem`."""
     if receipt.status != 200:
         receipt.text = receipt.body[:500].decode(errors="replace")
         receipt.problem = f"status {receipt.status}: {receipt.text[:200]}"
@@ -243,8 +244,8 @@ def _check(receipt: _Receipt, sent: bytes | None, read: Callable[[_Receipt], Non
         receipt.problem = f"unreadable answer: {error!r}"
     if receipt.problem or sent is None:
         return
-    told = receipt.headers.get(REQUEST_SHA256_HEADER)
-    if told is not None and told != hashlib.sha256(sent).hexdigest():
+    received = receipt.headers.get(REQUEST_SHA256_HEADER)
+    if received is not None and received != hashlib.sha256(sent).hexdigest():
         got = receipt.headers.get(REQUEST_BYTES_HEADER)
         receipt.problem = f"the server received another body: {got} bytes instead of {len(sent)}"
 

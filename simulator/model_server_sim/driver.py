@@ -1,6 +1,6 @@
-"""Runs one engine in real time: one task steps it, and streams are told how far their tokens have come.
+"""Runs one engine in real time: one task steps it and wakes the streams whose sequences got a token.
 
-All asyncio between engine and HTTP lives here; nothing of HTTP does.
+Holds all asyncio between engine and HTTP, and nothing of HTTP.
 """
 
 import asyncio
@@ -8,38 +8,38 @@ from collections.abc import Callable
 
 from model_server_sim.engine import Engine, Request, Sequence, Step
 
-#: Steps in a row, when the clock is behind, before other tasks get their turn.
+#: Steps in a row, when the engine is behind the clock, before the loop's other tasks run.
 STEPS_PER_TURN = 32
 
 
 class Stream:
-    """The progress of one request, as its handler sees it."""
+    """The progress of one request, for its HTTP handler."""
 
-    __slots__ = ("_moved", "_whole", "sequence")
+    __slots__ = ("_progressed", "_whole", "sequence")
 
     def __init__(self, sequence: Sequence, *, whole: bool) -> None:
         self.sequence = sequence
         self._whole = whole
-        self._moved = asyncio.Event()
+        self._progressed = asyncio.Event()
 
     async def more_than(self, seen: int) -> int:
-        """Wait until more tokens than `seen` are there; return how many are. `whole` streams wait for all."""
+        """Wait for more than `seen` tokens, a `whole` stream for all of them; return how many there are."""
         sequence = self.sequence
         while sequence.generated <= seen or (self._whole and not sequence.finished):
-            self._moved.clear()
-            await self._moved.wait()
+            self._progressed.clear()
+            await self._progressed.wait()
         return sequence.generated
 
-    def moved(self) -> None:
-        """Note a new token."""
+    def wake(self) -> None:
+        """Wake the waiting handler after a new token; that of a `whole` stream only after the last."""
         if not self._whole or self.sequence.finished:
-            self._moved.set()
+            self._progressed.set()
 
 
 class Driver:
-    """An engine on the loop's clock, `time_scale` simulated seconds a second.
+    """An engine on the loop's clock, `time_scale` simulated seconds per real second.
 
-    `record` is called with every step. Run `run()` as a task for as long as requests are served.
+    `record` is called with every step that ended an iteration. Run `run()` as a task while serving.
     """
 
     def __init__(self, engine: Engine, time_scale: float, record: Callable[[Engine, Step], None]) -> None:
@@ -63,7 +63,7 @@ class Driver:
         return stream
 
     def close(self, stream: Stream) -> bool:
-        """Let go of a stream; return whether its sequence had to be aborted."""
+        """Forget a stream and abort its sequence; return False when the sequence had finished."""
         request_id = stream.sequence.request.request_id
         self._streams.pop(request_id, None)
         return self.engine.abort(request_id)
@@ -93,4 +93,4 @@ class Driver:
         for event in step.events:
             stream = streams.get(event.sequence.request.request_id)
             if stream is not None:
-                stream.moved()
+                stream.wake()

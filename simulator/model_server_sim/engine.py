@@ -1,7 +1,7 @@
 """Continuous batching as a pure model: requests and the time go in, token events and the next due time out.
 
-It knows no asyncio, clock, random state or HTTP; the live server and a discrete-event simulation drive the
-same code. All times are simulated seconds on the caller's clock and must not run backwards.
+It uses no asyncio, clock, random state or HTTP, so the live server and a discrete-event simulation can drive
+the same code. All times are simulated seconds on the caller's clock and must not run backwards.
 
 An iteration processes a batch: one token of every decoding sequence, and chunks of prompts up to the token
 budget. Running sequences go first, then the queue in order of arrival. A sequence that finds no KV block
@@ -19,7 +19,7 @@ from model_server_sim.params import EngineParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the engine has to know of one generation."""
+    """One generation, as the engine needs it."""
 
     request_id: str
     prompt_tokens: int
@@ -27,7 +27,7 @@ class Request:
     output_tokens: int
     """Tokens after which the generation ends, at least 1."""
     block_hashes: tuple[int, ...] = ()
-    """Name of each full block in order, each depending on all before it. May go on into the output."""
+    """Name of each full block in order, each depending on all before it. May cover output tokens too."""
     adapter: str | None = None
     """LoRA adapter, None for the base model."""
 
@@ -70,7 +70,7 @@ class Sequence:
 
     @property
     def finished(self) -> bool:
-        """Return whether all output is there."""
+        """Return whether all output tokens are generated."""
         return self.generated >= self.request.output_tokens
 
 
@@ -84,13 +84,13 @@ class Event(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one call of `Engine.step` brought."""
+    """The result of one call of `Engine.step`."""
 
     events: list[Event]
     next_time: float | None
     """When to call again; None: not before the next `submit`."""
     batch_tokens: int
-    """Tokens that the iteration which just ended had processed; 0 when none ended."""
+    """Tokens that the iteration which just ended processed; 0 when none ended."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class Engine:
         if request.adapter and not self.params.max_loras:
             raise ValueError("this engine runs no LoRA adapters")
         if request.request_id in self._live:
-            msg = f"request {request.request_id} is here already"
+            msg = f"the engine holds a request {request.request_id} already"
             raise ValueError(msg)
         sequence = Sequence(request, now)
         self._live[request.request_id] = sequence
@@ -282,7 +282,7 @@ class Engine:
         self._waiting.extendleft(reversed(passed_over))
 
     def _admit(self, sequence: Sequence, start: float, budget: int) -> int:
-        """Move the head of the queue into the batch; return the tokens scheduled, 0 when blocks lack."""
+        """Move the queue's head into the batch; return the tokens scheduled, 0 if too few blocks are free."""
         size, request = self.params.block_size, sequence.request
         # The last token is always computed: its output is the next token.
         limit = (sequence.tokens - 1) // size

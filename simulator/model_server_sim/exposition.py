@@ -1,7 +1,7 @@
 """Counters, gauges and histograms in the Prometheus text format, cheap to read often.
 
-A picker reads the page 20 times a second, so a family that did not change is not formatted again: the page
-costs what changed. Pure; one writer.
+A picker reads the page 20 times a second, so only the families that changed are formatted again. Pure; one
+writer.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""The simulator's own HTTP headers: they let a client verify who served it and that no byte changed.
+"""The simulator's own HTTP headers: they let a client verify which server answered and that no byte changed.
 
 Names only. All but the last are response headers.
 """
@@ -6,7 +6,7 @@ Names only. All but the last are response headers.
 from typing import Final
 
 SERVER_HEADER: Final = "x-sim-server"
-"""POD_NAME, or host:port."""
+"""POD_NAME, with `:port` added where one process has several ports; host:port without POD_NAME."""
 ADDRESS_HEADER: Final = "x-sim-address"
 """host:port."""
 REQUEST_BYTES_HEADER: Final = "x-sim-request-bytes"

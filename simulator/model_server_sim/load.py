@@ -1,6 +1,6 @@
 """Steady load from a verifying client, with a record of every request.
 
-It judges nothing; callers ask the record.
+It does not judge the results; callers query them.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Self
 
 from model_server_sim.client import Ask, InferenceClient, Result
 
-#: A worker whose request failed waits so long, seconds: a refused connection costs nothing and would spin.
+#: Pause of a worker after a failed request, seconds. Without it, refused connections would make it spin.
 PAUSE_AFTER_FAILURE_S = 0.02
 #: Results that one LoadRun keeps; later ones are counted only in `dropped`.
 MAX_RESULTS = 1_000_000
 
 
 class LoadRun:
-    """Keeps a number of requests in flight until told to stop.
+    """Keeps a number of requests in flight until `stop` is called or the block is left.
 
         async with LoadRun(client, in_flight=20) as load:
             ...
@@ -53,7 +53,7 @@ class LoadRun:
         await self.stop()
 
     async def stop(self) -> None:
-        """Send no more and wait for what is in flight. Raises what `make` raised."""
+        """Send no more requests and wait for those in flight. Re-raises an exception of `make`."""
         self._stopping = True
         outcomes = await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers = []

@@ -25,14 +25,14 @@ from model_server_sim.params import EngineParams
 from model_server_sim.server import ModelServer, Readiness, ServerSettings
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
-#: Longest that streams may go on after the listeners are closed, seconds; a kubelet is less patient.
+#: Limit on streams after the listeners are closed, seconds. In a pod the grace period usually ends sooner.
 FINISH_LIMIT_S = 600.0
 
 _log = logging.getLogger("model_server_sim")
 
 
-class PeersAtFault(logging.Filter):
-    """Drops what aiohttp logs, with its stack, when a peer breaks HTTP: the peer has its 400 already."""
+class PeerFaultFilter(logging.Filter):
+    """Drops aiohttp's records, with stack traces, of broken HTTP from a peer: aiohttp answers it with 400."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
@@ -71,13 +71,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=version("headroom-operator"))
     default_host = os.environ.get("POD_IP") or "127.0.0.1"
     parser.add_argument("--host", default=default_host, help="address to bind (default: POD_IP or 127.0.0.1)")
-    parser.add_argument("--port", type=_ports, default=[8000], metavar="PORT[,PORT]", help="one engine each")
+    parser.add_argument(
+        "--port", type=_ports, default=[8000], metavar="PORT[,PORT]", help="one engine per port"
+    )
     parser.add_argument("--model", action="append", metavar="NAME", help="served name, repeatable")
     parser.add_argument("--lora", action="append", default=[], metavar="NAME", help="adapter, repeatable")
-    parser.add_argument("--seed", type=int, default=0, help="decides outputs and jitter")
-    parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds a second")
-    parser.add_argument("--mean-output-tokens", type=int, default=128, help="length when the model stops")
-    parser.add_argument("--drain-seconds", type=_number, default=5.0, help="serve on after SIGTERM")
+    parser.add_argument("--seed", type=int, default=0, help="seed of outputs and jitter")
+    parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds per real second")
+    parser.add_argument(
+        "--mean-output-tokens",
+        type=int,
+        default=128,
+        help="mean length of outputs that the model ends itself",
+    )
+    parser.add_argument("--drain-seconds", type=_number, default=5.0, help="go on serving after SIGTERM")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     engine = parser.add_argument_group("engine (defaults resemble an 8B model on one 80 GB accelerator)")
     for spec in fields(EngineParams):
@@ -116,14 +123,14 @@ def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises a group with OSError when a port cannot be bound."""
+    """Serve until SIGTERM or SIGINT, then drain. ExceptionGroup of OSError when a port cannot be bound."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     readiness = Readiness()
     runners = []
-    # A driver that fails takes the process down: requests must not wait for an engine that stands still.
+    # A failed driver ends the process: otherwise requests would wait for an engine that is never stepped.
     async with asyncio.TaskGroup() as drivers, contextlib.AsyncExitStack() as stack:
         for rank, port in enumerate(arguments.port):
             uniform = random.Random(f"{arguments.seed}/{rank}").random  # noqa: S311 (a simulation, not a secret)
@@ -152,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    logging.getLogger("aiohttp.server").addFilter(PeersAtFault())
+    logging.getLogger("aiohttp.server").addFilter(PeerFaultFilter())
     code = 0
     try:
         uvloop.run(serve(arguments))

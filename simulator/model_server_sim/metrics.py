@@ -1,4 +1,4 @@
-"""The /metrics page under vLLM's names: the one table of what the simulator exposes, and how events feed it.
+"""The /metrics page under vLLM's names: the only table of the series, and what each event adds to them.
 
 Pure: the engine and times are passed in. Latencies are simulated seconds, whatever the time scale.
 """
@@ -100,7 +100,7 @@ class EngineMetrics:
         self._http_latency()
 
     def record(self, engine: Engine, step: Step) -> None:
-        """Count what a step of the engine brought."""
+        """Count the events and the batch of one engine step."""
         if not step.batch_tokens:
             return
         self._iteration.observe(step.batch_tokens)

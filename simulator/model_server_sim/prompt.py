@@ -1,8 +1,8 @@
 """From text to tokens and back, without a tokenizer. Pure.
 
 A token is four bytes of UTF-8 (the usual average of English text), so that token counts and block hashes
-follow from the bytes alone; a prompt of token ids counts one each. Output is made of words chosen by the
-prompt's digest.
+follow from the bytes alone. In a prompt of token ids, each id is one token. The prompt's digest chooses the
+words of the output.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ def encode_ids(ids: Sequence[int]) -> bytes:
 
 
 def count_tokens(material: bytes) -> int:
-    """Return the number of tokens in a prompt, at least 1 (every model begins with a token of its own)."""
+    """Return the number of tokens in a prompt, at least 1, as for a model's begin-of-sequence token."""
     return max(1, -(-len(material) // BYTES_PER_TOKEN))
 
 
 def block_hashes(material: bytes, block_size: int, salt: str) -> tuple[int, ...]:
     """Return the 64-bit names of the prompt's full blocks, each depending on all bytes before its end.
 
-    `salt` keeps apart what must not share a cache: adapters.
+    `salt` is the adapter's name: different adapters must not share blocks.
     """
     width = block_size * BYTES_PER_TOKEN
     digest = hashlib.blake2b(salt.encode(), digest_size=8).digest()
@@ -46,7 +46,7 @@ def block_hashes(material: bytes, block_size: int, salt: str) -> tuple[int, ...]
 
 
 def digest_of(material: bytes, seed: int) -> int:
-    """Return 64 bits that stand for prompt and seed: what length and words of the output follow from."""
+    """Return a 64-bit digest of prompt and seed, which determines the output's length and words."""
     key = seed.to_bytes(8, "little", signed=True)
     return int.from_bytes(hashlib.blake2b(material, digest_size=8, key=key).digest(), "little")
 

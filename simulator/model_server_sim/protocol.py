@@ -1,4 +1,4 @@
-"""The OpenAI wire: request bodies to what the engine needs, results to JSON and server-sent events. Pure.
+"""The OpenAI wire: parses request bodies, writes results as JSON and server-sent events. Pure.
 
 Errors are raised as ApiError and shaped as vLLM shapes them. Unknown fields are ignored, as vLLM does.
 """
@@ -19,7 +19,7 @@ BAD_REQUEST = "BadRequestError"
 
 
 class ApiError(Exception):
-    """A request that is refused. Field `status` is the HTTP status."""
+    """A refused request; `status` is the HTTP status."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = BAD_REQUEST, param: str | None = None
@@ -40,7 +40,7 @@ class Limits:
     """What requests are checked against."""
 
     models: tuple[str, ...]
-    """Served names of the base model; the first is the one that answers carry for it."""
+    """Served names of the base model; a request without a model is answered under the first."""
     adapters: tuple[str, ...]
     max_model_len: int
     block_size: int
@@ -61,10 +61,10 @@ class Generation:
     prompt_tokens: int
     block_hashes: tuple[int, ...]
     digest: int
-    """What the output's words follow from."""
+    """`prompt.digest_of` prompt and seed: determines the output's words."""
     output_tokens: int
     max_tokens: int | None
-    """As the client asked, None when it did not."""
+    """The request's limit, None when it has none."""
     finish_reason: str
 
 
@@ -187,7 +187,7 @@ def _content(content: object) -> Iterator[bytes]:
         text = part.get("text")
         if isinstance(text, str):
             yield _utf8(text, "messages")
-        else:  # an image or the like, known by its digest
+        else:  # an image, say: IMAGE_TOKENS tokens made from its digest
             width = IMAGE_TOKENS * prompt.BYTES_PER_TOKEN
             yield hashlib.shake_128(json.dumps(part, sort_keys=True).encode()).digest(width)
 
@@ -196,7 +196,7 @@ def _utf8(text: str, param: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ApiError(400, f"{param} holds a lone surrogate, which is no text", param=param) from None
+        raise ApiError(400, f"{param} holds a lone surrogate, which is not text", param=param) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ JSON_TYPE = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What one model server is."""
+    """Settings of one model server."""
 
     name: str
     """Answers carry it in x-sim-server."""
@@ -44,7 +44,7 @@ class ServerSettings:
     params: EngineParams = field(default_factory=EngineParams)
     seed: int = 0
     time_scale: float = 1.0
-    """Simulated seconds a real second."""
+    """Simulated seconds per real second."""
     mean_output_tokens: int = 128
     rank: int = 0
 
@@ -168,7 +168,7 @@ class ModelServer:
     async def _send_events(
         self, request: web.Request, made: Generation, stream: Stream, headers: Mapping[str, str]
     ) -> web.StreamResponse:
-        """Send the answer as server-sent events; headers go out with the first token, as vLLM's nearly do."""
+        """Send the answer as server-sent events. aiohttp sends the headers with the first write: a token."""
         writer = protocol.SseWriter(made, stream.sequence.request.request_id, int(time.time()))
         response = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache"})
         response.content_type = "text/event-stream"
@@ -217,7 +217,7 @@ class ModelServer:
 
 
 class Readiness:
-    """Whether the process is on its way out."""
+    """Whether the process is draining."""
 
     __slots__ = ("draining",)
 

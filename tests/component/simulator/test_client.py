@@ -1,4 +1,4 @@
-"""The verifying client: it must notice what is wrong, and say when."""
+"""The verifying client: wrong answers and failed transfers become results that say what is wrong."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ EVENT = b'data: {"choices": [{"index": 0, "text": "right"}]}\n\n'
 
 
 @pytest.fixture
-async def liar() -> AsyncIterator[Callable[..., object]]:
-    """Serve one canned answer: `liar(body, headers, status)`; gives the base URL."""
+async def serve_canned() -> AsyncIterator[Callable[..., object]]:
+    """Serve one canned answer: `await serve_canned(body, headers, status)` returns the base URL."""
     runners: list[web.AppRunner] = []
 
     async def serve(body: bytes, headers: dict[str, str] | None = None, status: int = 200) -> str:
@@ -48,22 +48,22 @@ async def liar() -> AsyncIterator[Callable[..., object]]:
         pytest.param(b'data: {"error": "x"}\n\n', {}, 200, True, "error in the stream", id="stream-error"),
     ],
 )
-async def test_what_is_wrong_with_an_answer_is_told(
-    liar: Callable[..., AsyncIterator[str]],
+async def test_a_wrong_answer_is_reported(
+    serve_canned: Callable[..., AsyncIterator[str]],
     body: bytes,
     headers: dict[str, str],
     status: int,
     stream: bool,
     words: str,
 ) -> None:
-    async with InferenceClient(await liar(body, headers, status)) as client:  # type: ignore[misc]
+    async with InferenceClient(await serve_canned(body, headers, status)) as client:  # type: ignore[misc]
         result = await client.send(Ask(stream=stream))
     assert words in result.error
     assert (result.ok, result.status) == (False, status)
 
 
-async def test_a_changed_echo_is_noticed(liar: Callable[..., AsyncIterator[str]]) -> None:
-    async with InferenceClient(await liar(b"abd")) as client:  # type: ignore[misc]
+async def test_a_changed_echo_is_noticed(serve_canned: Callable[..., AsyncIterator[str]]) -> None:
+    async with InferenceClient(await serve_canned(b"abd")) as client:  # type: ignore[misc]
         result = await client.echo(b"abc")
     assert "echo differs" in result.error
 
@@ -79,10 +79,10 @@ async def test_a_request_that_takes_too_long_is_a_result(start: Start) -> None:
     simulator = await start()
     async with InferenceClient(simulator.url, timeout_s=0.2) as client:
         result = await client.send(Ask(max_tokens=30_000, extra={"ignore_eos": True}))
-    assert "no end within 0.2 s" in result.error
+    assert "not complete within 0.2 s" in result.error
 
 
-async def test_load_tells_what_failed_when_a_server_was_killed_and_came_back(start: Start) -> None:
+async def test_load_records_what_failed_while_a_server_was_down(start: Start) -> None:
     first = await start("--time-scale", "5")
     async with InferenceClient(first.url) as client, LoadRun(client, in_flight=8) as load:
         async with asyncio.timeout(60):

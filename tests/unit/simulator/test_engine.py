@@ -146,14 +146,14 @@ def test_the_last_prompt_token_is_computed_even_if_all_blocks_are_cached() -> No
 
 def test_the_least_recently_used_prefix_is_evicted_first() -> None:
     model = engine(SMALL)
-    for name, first in (("a", 100), ("b", 200), ("c", 100), ("d", 300)):  # c refreshes what a left
+    for name, first in (("a", 100), ("b", 200), ("c", 100), ("d", 300)):  # c refreshes a's prefix
         model.submit(request(name, 20, 1, tuple(range(first, first + 5))), now=0.0)
         run(model)
     kept = model.submit(request("x", 20, 1, tuple(range(100, 105))), now=0.0)
     run(model)
     lost = model.submit(request("y", 20, 1, tuple(range(200, 205))), now=0.0)
     run(model)
-    assert (kept.cached_tokens, lost.cached_tokens) == (16, 4)  # b lost its end, not its beginning
+    assert (kept.cached_tokens, lost.cached_tokens) == (16, 4)  # the end of b's prefix was evicted first
 
 
 def test_the_latest_sequence_is_preempted_when_blocks_run_out_and_still_finishes() -> None:
@@ -197,7 +197,7 @@ def test_an_aborted_request_gives_its_blocks_back_at_once(when: str) -> None:
         pytest.param(request("here", 1, 1), "already", id="twice"),
     ],
 )
-def test_what_could_never_be_served_is_refused(bad: Request, message: str) -> None:
+def test_a_request_that_could_never_be_served_is_refused(bad: Request, message: str) -> None:
     model = engine(SMALL)
     model.submit(request("here", 1, 1), now=0.0)
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""The metrics page: a stock Prometheus parser reads it, names and values are vLLM's, its size too."""
+"""The metrics page: a stock Prometheus parser reads it; names, values and size are like vLLM's."""
 
 import random
 
@@ -56,7 +56,7 @@ def request(index: int, adapter: str | None = None) -> Request:
     )
 
 
-def test_the_page_weighs_about_what_vllm_s_does() -> None:
+def test_the_page_is_about_as_large_as_vllm_s() -> None:
     engine, metrics = run([request(i) for i in range(5)])
     assert 45_000 < len(metrics.page(engine, 2000.0)) < 56_000
 

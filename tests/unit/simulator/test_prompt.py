@@ -55,8 +55,8 @@ def test_words_do_not_depend_on_how_they_are_cut(digest: int, cut: int, length: 
     cut = min(cut, length)
     whole = list(prompt.words(digest, 0, length))
     assert [*prompt.words(digest, 0, cut), *prompt.words(digest, cut, length)] == whole
-    told = prompt.content_sha256(digest, length)
-    assert told == hashlib.sha256("".join(whole).encode()).hexdigest()
+    announced = prompt.content_sha256(digest, length)
+    assert announced == hashlib.sha256("".join(whole).encode()).hexdigest()
 
 
 def test_words_need_no_escape_in_json_and_are_not_all_ascii() -> None:
