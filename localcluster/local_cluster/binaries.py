@@ -48,7 +48,7 @@ class Binaries:
         return cls(directory / "etcd", directory / "kube-apiserver", directory / "kube-controller-manager")
 
     def missing(self) -> list[str]:
-        """Return the names of those that are not there or not executable."""
+        """Return the names of the programs that are absent or not executable."""
         paths = (self.etcd, self.kube_apiserver, self.kube_controller_manager)
         return [path.name for path in paths if not os.access(path, os.X_OK)]
 
@@ -94,9 +94,9 @@ def helm_version() -> str:
 
 
 def builds() -> tuple[Build, ...]:
-    """Return what has to be built for a control plane, the quick one first.
+    """Return the builds of a control plane, the quick one first.
 
-    Kubernetes learns its version from the linker; without it kubectl complains about the server.
+    Linker flags set Kubernetes' version; without them kubectl warns about the server's version.
     """
     version = kubernetes_version()
     major, minor, *_ = version.removeprefix("v").split(".")
@@ -121,7 +121,7 @@ def builds() -> tuple[Build, ...]:
 
 
 def helm_build() -> Build:
-    """Return how Helm is built; the linker says for which Kubernetes `helm template` renders by default."""
+    """Return how to build Helm; linker flags set the Kubernetes version that `helm template` assumes."""
     major, minor, *_ = kubernetes_version().removeprefix("v").split(".")
     values = (
         f"helm.sh/helm/v3/internal/version.version={helm_version()}",
@@ -159,10 +159,10 @@ def find_binaries() -> Binaries | None:
 
 
 def ensure_binaries(progress: Progress) -> Binaries:
-    """Return the programs, built first if need be; `progress` is told a line every ten seconds.
+    """Return the programs, built first if need be; `progress` gets a line every ten seconds of a build.
 
     Raises:
-        ToolMissingError: Go is needed and not there.
+        ToolMissingError: Go is needed and not installed.
         BuildError: Go could not build them.
     """
     if (found := find_binaries()) is not None:
@@ -177,7 +177,7 @@ def ensure_helm(progress: Progress) -> Path:
     """Return helm, built first if need be; no cluster needs it, only tests and the release of the chart.
 
     Raises:
-        ToolMissingError: Go is needed and not there.
+        ToolMissingError: Go is needed and not installed.
         BuildError: Go could not build it.
     """
     directory = _cache("helm", helm_version())
@@ -240,13 +240,13 @@ def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
 
 
 def _follow(process: subprocess.Popen[bytes], log: Path, what: str, progress: Progress) -> None:
-    """Wait for `process` and tell now and then how long it has run and how far it is."""
+    """Wait for `process`; report its run time and the packages done every _PROGRESS_EVERY_S."""
     began = time.monotonic()
-    told = began - _PROGRESS_EVERY_S
+    reported = began - _PROGRESS_EVERY_S
     while process.poll() is None:
         now = time.monotonic()
-        if now - told >= _PROGRESS_EVERY_S:
-            told = now
+        if now - reported >= _PROGRESS_EVERY_S:
+            reported = now
             compiled = log.read_bytes().count(b"\n")
             progress(f"{what}: {now - began:.0f} s, {compiled} packages compiled or fetched")
         time.sleep(_POLL_S)

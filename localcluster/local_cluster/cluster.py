@@ -19,7 +19,7 @@ import psutil
 from local_cluster.errors import AlreadyRunningError, LocalClusterError, NotRunningError, StartError
 from local_cluster.images import DEFAULT_IMAGES, ImageCommand
 from local_cluster.node.worker import pod_folder
-from local_cluster.processes import last_words
+from local_cluster.processes import log_summary
 from local_cluster.state import MARK, is_running, read_state, remove_state, write_images
 
 _STOP_TIMEOUT_S: Final = 30.0
@@ -36,8 +36,8 @@ class LocalCluster:
     """A control plane and a node in one directory.
 
     `tied` ends the cluster with the thread that called `start`; otherwise it stays until a call of `stop`.
-    `names` is how Service names resolve inside containers: by a DNS server, or (as happens by itself where
-    port 53 is not for this user) by hosts files.
+    `names` is how Service names resolve inside containers: "dns" (by a DNS server, or by hosts files where
+    this user may not bind port 53) or "hosts" (by hosts files).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LocalCluster:
 
     @classmethod
     def attach(cls, directory: Path) -> "LocalCluster":
-        """Return the cluster that runs in `directory`, started by whomever.
+        """Return the cluster that runs in `directory`, whichever process started it.
 
         Raises:
             NotRunningError: there is none.
@@ -84,7 +84,7 @@ class LocalCluster:
     def start(self, progress: Callable[[str], None] = _ignore) -> None:
         """Start an empty cluster; return when the API server and the node are ready.
 
-        `progress` is told a line for each slow step, and every ten seconds of the first build.
+        `progress` gets a line for each slow step, and every ten seconds of the first build.
 
         Raises:
             LocalClusterError: it could not be started; nothing is left running.
@@ -143,7 +143,7 @@ class LocalCluster:
         if left:
             message = f"could not end process(es) {', '.join(map(str, left))}"
             raise LocalClusterError(message)
-        if self._supervisor is not None:  # it was our own child
+        if self._supervisor is not None:  # a child of this process, a zombie until it is awaited
             self._supervisor.wait()
         remove_state(self.directory)
 
@@ -176,7 +176,7 @@ class LocalCluster:
 
 def _follow(supervisor: subprocess.Popen[str], log: Path, progress: Callable[[str], None]) -> None:
     """Pass progress on until the supervisor says that the cluster is ready."""
-    assert supervisor.stdout is not None  # noqa: S101 - it was asked for
+    assert supervisor.stdout is not None  # noqa: S101 - Popen got stdout=PIPE
     with supervisor.stdout as lines:
         for line in lines:
             word, _, text = line.rstrip("\n").partition(" ")
@@ -185,5 +185,5 @@ def _follow(supervisor: subprocess.Popen[str], log: Path, progress: Callable[[st
             if word == "failed":
                 raise StartError(text)
             progress(text)
-    message = f"the supervisor ended: {last_words(log)}"
+    message = f"the supervisor ended: {log_summary(log)}"
     raise StartError(message)

@@ -1,8 +1,8 @@
-"""A control plane in a directory: etcd, kube-apiserver and kube-controller-manager as our children.
+"""A control plane in a directory: etcd, kube-apiserver and kube-controller-manager as children.
 
-RBAC authorises, ServiceAccount admission is on and every request is audited, as on a real cluster. What needs
-real pod addresses (EndpointSlices refuse loopback) or several nodes is left out. It holds no state that
-outlives it: each start begins with an empty cluster.
+RBAC authorises, ServiceAccount admission is on and every request is audited, as on a real cluster. The
+controllers that need real pod addresses (EndpointSlices refuse loopback) or several nodes are left out. No
+state is kept: each start begins with an empty cluster.
 """
 
 import http.client
@@ -62,7 +62,7 @@ _AUDIT_POLICY: Final = {
 }
 _API_SERVER_FLAGS: Final = (
     "--authorization-mode=RBAC",
-    # There is no controller here that would take the taint off again.
+    # It taints every new node, and the controller that removes the taint does not run here.
     "--disable-admission-plugins=TaintNodesByCondition",
     "--audit-log-maxsize=200",
     "--audit-log-maxbackup=1",
@@ -73,7 +73,7 @@ _API_SERVER_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Files by which the parts know each other."""
+    """The files by which the parts of the control plane authenticate each other."""
 
     authority: Path
     etcd: Pair

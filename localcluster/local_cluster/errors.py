@@ -1,8 +1,8 @@
-"""What can go wrong in a local cluster, as errors whose text is one line that says what to do."""
+"""Errors of a local cluster. The text of each is one line that says what to do."""
 
 
 class LocalClusterError(Exception):
-    """Base of every error of this package; its text is fit to be shown to a user as it is."""
+    """Base of every error of this package; its text can be shown to a user unchanged."""
 
 
 class ToolMissingError(LocalClusterError):

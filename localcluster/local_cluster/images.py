@@ -1,4 +1,4 @@
-"""Which program stands for a container image. An image is known by its repository name; any tag will do."""
+"""The program that runs for each container image. An image is found by its repository; its tag is ignored."""
 
 import shutil
 import sys

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
     os.setsid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(argv[1]):
-        sys.exit("the parent is gone")  # it died before the kernel was told
+        sys.exit("the parent is gone")  # it died before prctl took effect
     os.execv(argv[2], argv[2:])  # noqa: S606 - no shell is meant
 
 

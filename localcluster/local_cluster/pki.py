@@ -87,7 +87,7 @@ def make_key_pair(directory: Path, file_name: str) -> Pair:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that is never, not even for a moment, readable by others."""
+    """Write a file that has mode 0600 from its creation on."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

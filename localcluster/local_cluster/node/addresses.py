@@ -8,9 +8,9 @@ RANGE: Final = ipaddress.ip_network("127.64.0.0/10")
 
 
 class Addresses:
-    """Hands out addresses in order, so that one comes back only after all others have been used.
+    """Hands out addresses in order, so that one is reused only after all others.
 
-    Two clusters on one machine share the range; each begins at a random place, or at `first`.
+    Clusters on one machine share the range; each starts at a random address, or at index `first`.
     """
 
     def __init__(self, first: int | None = None) -> None:
@@ -18,7 +18,7 @@ class Addresses:
         self._used: set[str] = set()
 
     def take(self) -> str:
-        """Return an address that nobody has; never one that ends in .0 or .255."""
+        """Return an unused address; never one that ends in .0 or .255."""
         while True:
             address = RANGE[self._next % RANGE.num_addresses]
             self._next += 1
@@ -27,5 +27,5 @@ class Addresses:
                 return str(address)
 
     def give_back(self, address: str) -> None:
-        """Return an address; it is the last in line now."""
+        """Make an address available again."""
         self._used.discard(address)

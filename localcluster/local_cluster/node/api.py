@@ -14,14 +14,14 @@ import yaml
 from local_cluster.node.objects import Json
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
-#: A watch is asked to end by itself before it looks dead.
+#: Seconds after which the server ends a watch; less than the read timeout, which takes a watch for dead.
 _WATCH_S: Final = 240
 _LINE_LIMIT: Final = 16 << 20
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """The API server said no."""
+    """The API server refused a request, or could not be reached (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API server is and how to prove who we are."""
+    """The API server's address and the client's credentials."""
 
     url: str
     certificate_authority: str
@@ -40,7 +40,7 @@ class Access:
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> "Access":
-        """Read one of the files that this package writes itself."""
+        """Read a kubeconfig that `write_kubeconfig` wrote."""
         config = yaml.safe_load(path.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         return cls(

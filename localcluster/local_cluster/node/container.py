@@ -57,11 +57,11 @@ class ContainerRunner:
         return self._life is not None
 
     def wait_for(self, reason: str, message: str) -> bool:
-        """Say why it cannot be started now; return whether that is news."""
-        news = Waiting(reason, message)
-        if self.view.state == news:
+        """Report that it waits, and why; return False when that is its state already."""
+        waiting = Waiting(reason, message)
+        if self.view.state == waiting:
             return False
-        self.view.state = news
+        self.view.state = waiting
         self._changed()
         return True
 
@@ -168,7 +168,7 @@ class ContainerRunner:
         return await self._watch_life("Startup", probe, until_passed=True)
 
     async def _watch_life(self, kind: str, probe: Probe, *, until_passed: bool = False) -> bool:
-        """Probe until it has to be restarted (False) or, if asked for, until it is up (True)."""
+        """Probe until the container has to restart (False) or, with `until_passed`, until it is up (True)."""
         streak = Streak(probe)
         await asyncio.sleep(probe.initial_delay_s)
         while True:
@@ -195,7 +195,7 @@ class ContainerRunner:
                 await asyncio.sleep(probe.period_s)
 
     async def _passes(self, kind: str, probe: Probe, *, eager: bool) -> bool:
-        """Probe once. Eager: ask again and again for one period, and fail only at its end."""
+        """Probe once. Eager: repeat the probe every EAGER_S for one period, and fail only at its end."""
         deadline = time.monotonic() + (probe.period_s if eager else 0)
         while why := await ask(probe, self.spec, self._address):
             if time.monotonic() >= deadline:

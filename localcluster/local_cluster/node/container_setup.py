@@ -2,11 +2,11 @@
 
 Runs as a script of its own and must not import anything of this package. The process makes a user, mount, PID
 and UTS namespace (no privilege needed: it maps its own user to root inside), builds a root directory and runs
-the program in it. It stays behind to pass SIGTERM on and to report the exit code (128 + signal when killed).
+the program in it. Then it waits, to forward SIGTERM and to report the exit code (128 + signal when killed).
 
 The root is a tmpfs that holds, as bind mounts, everything the host's root holds. Where a mount point does not
 exist on the host, the directories that lack it are made in the tmpfs too and filled the same way: nothing
-is ever created on the host, and root and other users take the same road (an overlay would not work on
+is ever created on the host, and the same code serves root and other users (an overlay would not work on
 every file system without root).
 
 Lifelines: the kernel kills this process with its parent, the program with this process, and the program's
@@ -61,7 +61,7 @@ def die_with(parent: int) -> None:
 
 
 def enter_namespaces(host_name: str) -> None:
-    """Leave the host's users, mounts, process ids (for children) and host name."""
+    """Enter new user, mount, PID (for children) and UTS namespaces."""
     user, group = os.getuid(), os.getgid()
     flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS
     _checked(_libc.unshare(flags), "unshare")
@@ -73,9 +73,9 @@ def enter_namespaces(host_name: str) -> None:
 
 
 def build_root(root: str, made: Iterable[str], replaced: Iterable[str]) -> None:
-    """Fill a tmpfs at `root`: directories of `made` (parents first) as new ones, their entries bound."""
+    """Fill a tmpfs at `root`: create the directories `made`, parents first, and bind the host's entries."""
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=16m")
-    mount("none", root, None, MS_UNBINDABLE)  # or each bind of a parent directory would copy what is here
+    mount("none", root, None, MS_UNBINDABLE)  # else binding a parent of `root` would copy its mounts too
     left_out = {*made, *replaced, "/proc"}
     for directory in made:
         inside = root + directory
@@ -91,7 +91,7 @@ def build_root(root: str, made: Iterable[str], replaced: Iterable[str]) -> None:
 
 
 def mirror(entry: os.DirEntry[str], inside: str) -> None:
-    """Show one entry of the host at `inside`."""
+    """Bind one entry of the host at `inside`; copy it if it is a link."""
     if entry.is_symlink():
         os.symlink(os.readlink(entry.path), inside)
         return
@@ -101,7 +101,7 @@ def mirror(entry: os.DirEntry[str], inside: str) -> None:
         make_file(inside)
     try:
         mount(entry.path, inside, None, MS_BIND | MS_REC)
-    except OSError as error:  # one odd entry of the host must not keep a container from running
+    except OSError as error:  # the container may well run without an entry that cannot be bound
         sys.stderr.write(f"not shown inside: {error}\n")
 
 
@@ -129,10 +129,10 @@ def add_mounts(root: str, mounts: list[Plan]) -> None:
 
 
 def run(plan: Plan, lifeline: int) -> None:
-    """In the child: enter the root and become the program."""
+    """In the child: enter the root and exec the program."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if select.select([lifeline], [], [], 0)[0]:
-        sys.exit("the parent is gone")  # its end of the pipe closed before the kernel was told
+        sys.exit("the parent is gone")  # it ended, and so closed its end of the pipe, before prctl
     os.setsid()
     mount("proc", plan["root"] + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chroot(plan["root"])
@@ -142,13 +142,13 @@ def run(plan: Plan, lifeline: int) -> None:
 
 
 def report(plan: Plan, error: OSError) -> None:
-    """Leave a sentence for the node about why the program could not be started."""
+    """Write, for the node, why the program could not be started."""
     with open(plan["error_file"], "w") as file:
         file.write(str(error))
 
 
 def main(argv: list[str]) -> int:
-    """Set up, start the program, wait for it and end like it."""
+    """Set up, start the program, wait for it and return its exit code."""
     with open(argv[1]) as file:
         plan = json.load(file)
     parent = int(argv[2])
@@ -160,9 +160,9 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         report(plan, error)
         return CANNOT_RUN
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is somebody to pass it to
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is a child to forward it to
     error_file = os.open(plan["error_file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    os.set_inheritable(plan["started"], False)  # who waits for the start sees it closed by exec
+    os.set_inheritable(plan["started"], False)  # the exec closes it, and the node awaits that
     lifeline, held = os.pipe()
     child = os.fork()
     if child == 0:

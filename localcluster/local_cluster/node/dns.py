@@ -26,7 +26,7 @@ Lookup = Callable[[Key], list[str] | None]
 
 
 def answer(request: bytes, lookup: Lookup) -> bytes | None:
-    """Return the reply to one DNS message; None when it is no query at all."""
+    """Return the reply to one DNS message; None when it is not a query."""
     try:
         query = DNSRecord.parse(request)
     except (DNSError, ValueError, IndexError):
@@ -59,7 +59,9 @@ class _Datagrams(asyncio.DatagramProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.DatagramTransport", transport)  # the loop's own class is not one
+        self._transport = cast(
+            "asyncio.DatagramTransport", transport
+        )  # asyncio's own class does not inherit it
 
     @override
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
@@ -69,7 +71,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 @dataclass(frozen=True, slots=True)
 class DnsServer:
-    """A server that runs; containers reach it at `address`."""
+    """A running server; containers reach it at `address`."""
 
     address: str
     datagrams: asyncio.BaseTransport
@@ -88,10 +90,10 @@ async def serve(lookup: Lookup) -> DnsServer | None:
         try:
             return await _listen(address, lookup)
         except PermissionError:
-            _log.info("port %d is not for this user: Service names go to hosts files", PORT)
+            _log.info("this user may not bind port %d: Service names go to hosts files", PORT)
             return None
         except OSError:
-            continue  # another cluster of this machine has it
+            continue  # another cluster of this machine listens there
     return None
 
 
@@ -105,7 +107,7 @@ async def _listen(address: str, lookup: Lookup) -> DnsServer:
                     writer.write(len(reply).to_bytes(2, "big") + reply)
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client's own business
+            pass  # the client broke off, or sent too little in time: it gets no answer
         finally:
             writer.close()
 

@@ -17,7 +17,7 @@ class MissingReferenceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What the downward API can tell, beside the pod object itself."""
+    """What the downward API gives besides the pod object."""
 
     pod_ip: str
     host_ip: str

@@ -1,4 +1,4 @@
-"""Events about pods, as `kubectl describe` shows them; a repeated one only counts up."""
+"""Events about pods, as `kubectl describe` shows them; a repeated event only raises its count."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _MESSAGE_LIMIT: Final = 1000
 
 
 class Events:
-    """Writes events one after the other while `run` runs; saying one never waits, losing one does no harm."""
+    """Writes events one at a time while `run` runs. `say` never waits: it drops the event when many wait."""
 
     def __init__(self, api: Api, node_name: str) -> None:
         self._api = api
@@ -26,12 +26,12 @@ class Events:
         self._waiting: asyncio.Queue[tuple[Json, str, str, str]] = asyncio.Queue(_QUEUED)
 
     def say(self, pod: Json, kind: str, reason: str, message: str) -> None:
-        """Say `reason`: `message` about a pod; `kind` is Normal or Warning."""
+        """Queue the event `reason`: `message` about a pod; `kind` is Normal or Warning."""
         with contextlib.suppress(asyncio.QueueFull):
             self._waiting.put_nowait((pod, kind, reason, message[:_MESSAGE_LIMIT]))
 
     async def run(self) -> None:
-        """Write what is said until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             event = await self._waiting.get()
             try:

@@ -1,4 +1,4 @@
-"""Container logs: kept within bounds, and served over HTTPS as far as `kubectl logs` needs a kubelet for."""
+"""Container logs: bounded in size, and served over HTTPS for `kubectl logs`, as by a kubelet."""
 
 import asyncio
 import contextlib
@@ -16,16 +16,16 @@ from local_cluster.node.api import Access
 _CHUNK: Final = 1 << 16
 _FOLLOW_EVERY_S: Final = 0.2
 _LONGEST_TAIL: Final = 1_000_000
-#: Bytes that a log may have; as many are kept beside it of what it had before.
+#: Limit of a log in bytes. The file `.1` beside it keeps as many of the bytes before.
 LIMIT_BYTES: Final = 16 << 20
 _BOUND_EVERY_S: Final = 1.0
 _UNSUPPORTED: Final = ("previous", "sinceSeconds", "sinceTime", "timestamps")
 
 
 def bound_log(log: Path) -> None:
-    """Move the end of a log that has grown too long aside; its writer goes on at the start of the file.
+    """Copy the end of a log over LIMIT_BYTES to `.1` and truncate the log; its writer appends from byte 0.
 
-    A quick writer may be far over the limit by the time somebody looks: what is older than that is lost.
+    All but the last LIMIT_BYTES are lost: a quick writer can be far over the limit when this is called.
     """
     with contextlib.suppress(OSError), log.open("rb") as written:
         size = written.seek(0, os.SEEK_END)
@@ -41,26 +41,26 @@ def _bound_all(directory: Path) -> None:
 
 
 async def keep_bounded(directory: Path) -> None:
-    """Look after the logs of all pods below `directory` until cancelled."""
+    """Bound the logs of all pods below `directory`, every second, until cancelled."""
     while True:
         await asyncio.to_thread(_bound_all, directory)
         await asyncio.sleep(_BOUND_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What `kubectl logs` asks for."""
+class LogQuery:
+    """The options of one `kubectl logs`."""
 
     follow: bool
     tail_lines: int | None
     limit_bytes: int | None
 
 
-def parse_wish(query: dict[str, str]) -> Wish:
+def parse_query(query: dict[str, str]) -> LogQuery:
     """Read the query of a request.
 
     Raises:
-        ValueError: it is wrong, or asks for what this node does not keep; the text says what.
+        ValueError: a value is wrong, or an option needs what this node does not keep; the text names it.
     """
     for name in _UNSUPPORTED:
         if query.get(name, "false") != "false":
@@ -73,7 +73,7 @@ def parse_wish(query: dict[str, str]) -> Wish:
                 message = f"{name} has to be a number"
                 raise ValueError(message)
             numbers[name] = int(query[name])
-    return Wish(query.get("follow") == "true", numbers["tailLines"], numbers["limitBytes"])
+    return LogQuery(query.get("follow") == "true", numbers["tailLines"], numbers["limitBytes"])
 
 
 def seek_tail(file: BinaryIO, lines: int) -> None:
@@ -88,7 +88,7 @@ def seek_tail(file: BinaryIO, lines: int) -> None:
         file.seek(position)
         block = file.read(size)
         if position + size == end and not block.endswith(b"\n"):
-            wanted -= 1  # the last line is not finished, so no newline stands for it
+            wanted -= 1  # the last line has no newline yet
         breaks = block.count(b"\n")
         if found + breaks >= wanted:
             for _ in range(wanted - found):
@@ -100,7 +100,7 @@ def seek_tail(file: BinaryIO, lines: int) -> None:
 
 
 class LogServer:
-    """Serves `/containerLogs/NAMESPACE/POD/CONTAINER`; `running` tells when there is no more to follow."""
+    """Serves `/containerLogs/NAMESPACE/POD/CONTAINER`; a follower is served while `running` is true."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class LogServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str) -> int:
-        """Listen, and return the port. Only holders of one of the cluster's certificates get an answer."""
+        """Listen, and return the port. A client needs a certificate of the cluster's authority."""
         context = ssl.create_default_context(
             ssl.Purpose.CLIENT_AUTH, cafile=self._access.certificate_authority
         )
@@ -142,7 +142,7 @@ class LogServer:
         if any(part in {".", ".."} or "/" in part for part in where):
             return web.Response(status=400, text="no such name")
         try:
-            wish = parse_wish(dict(request.query))
+            wanted = parse_query(dict(request.query))
             file = self._log_of(*where).open("rb")
         except ValueError as error:
             return web.Response(status=400, text=str(error))
@@ -151,24 +151,24 @@ class LogServer:
         with file:
             response = web.StreamResponse(headers={"Content-Type": "text/plain"})
             await response.prepare(request)
-            if wish.tail_lines is not None:
-                seek_tail(file, wish.tail_lines)
+            if wanted.tail_lines is not None:
+                seek_tail(file, wanted.tail_lines)
             with contextlib.suppress(ConnectionError):
-                await self._copy(file, response, wish, where)
+                await self._copy(file, response, wanted, where)
         return response
 
     async def _copy(
-        self, file: BinaryIO, response: web.StreamResponse, wish: Wish, where: tuple[str, str, str]
+        self, file: BinaryIO, response: web.StreamResponse, wanted: LogQuery, where: tuple[str, str, str]
     ) -> None:
-        left = wish.limit_bytes
+        left = wanted.limit_bytes
         while left is None or left > 0:
-            still_written = wish.follow and self._running(*where)
+            still_written = wanted.follow and self._running(*where)
             if chunk := file.read(_CHUNK if left is None else min(left, _CHUNK)):
                 left = None if left is None else left - len(chunk)
                 await response.write(chunk)
             elif still_written:
                 await asyncio.sleep(_FOLLOW_EVERY_S)
-                if os.fstat(file.fileno()).st_size < file.tell():  # it had grown too long and began anew
+                if os.fstat(file.fileno()).st_size < file.tell():  # bound_log truncated it
                     file.seek(0)
             else:
                 return

@@ -13,12 +13,12 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = (0.1, 5.0)
 _GONE: Final = 410
 
-#: Told the object before and after; None where there is none.
+#: Called with the object before and after a change; None where it does not exist.
 OnChange = Callable[[Json | None, Json | None], None]
 
 
 class Mirror:
-    """`items` is never stale by more than a watch event; `on_change` hears of each difference once."""
+    """`items` follows the server's watch events; `on_change` is called once for each difference."""
 
     def __init__(self, api: Api, path: str, on_change: OnChange) -> None:
         self._api = api
@@ -28,7 +28,7 @@ class Mirror:
         self.listed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the server until cancelled; an error only delays."""
+        """Follow the server until cancelled; after an error, list again with a growing delay."""
         delay = _RETRY_S[0]
         while True:
             try:
@@ -65,7 +65,7 @@ class Mirror:
         if before is not None and item is not None:
             if before["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:
                 return
-            if uid_of(before) != uid_of(item):  # deleted and made again while nobody looked
+            if uid_of(before) != uid_of(item):  # deleted and made again between two lists
                 self._put(key, None)
                 before = None
         if item is None:

@@ -1,6 +1,6 @@
-"""What a container's root directory has to look like: decided here, carried out by container_setup.
+"""The plan of a container's root directory: decided here, carried out by container_setup.
 
-Pure: what the host has is asked through `Host`.
+Pure: facts about the host's files come through `Host`.
 """
 
 import posixpath
@@ -40,7 +40,7 @@ class Host(Protocol):
 
 
 def plan_root(mounts: Sequence[Mount], host: Host) -> RootPlan:
-    """Return how to show all `mounts`, of which none needs to exist on the host.
+    """Return the plan that shows all `mounts`, whose targets need not exist on the host.
 
     A directory that lacks the next step towards a mount point is made anew. When two mounts have one target
     the later one wins.

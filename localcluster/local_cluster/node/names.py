@@ -1,4 +1,4 @@
-"""Which addresses a Service's name stands for. Pure.
+"""The addresses that a Service's name resolves to. Pure.
 
 There is no virtual address here: a name resolves to the addresses of the ready pods behind the Service, so a
 Service's port has to equal its target port.
@@ -14,9 +14,10 @@ _SUFFIXES: Final = (("svc", "cluster", "local"), ("svc",), ())
 
 
 def service_key(name: str) -> Key | None:
-    """Return (namespace, service) that a DNS name asks for, None if it is no Service's name.
+    """Return (namespace, service) that a DNS name asks for, None if it is not a Service's name.
 
-    `s.ns`, `s.ns.svc` and `s.ns.svc.cluster.local` are; a bare `s` only becomes one by a search domain.
+    `s.ns`, `s.ns.svc` and `s.ns.svc.cluster.local` are such names. A bare `s` is not: the client's resolver
+    appends a search domain to it.
     """
     labels = tuple(name.lower().rstrip(".").split("."))
     for suffix in _SUFFIXES:
@@ -28,13 +29,13 @@ def service_key(name: str) -> Key | None:
 def service_addresses(service: Json, pods: Iterable[Json]) -> list[str]:
     """Return the addresses of the pods that a Service selects, in the order given.
 
-    Ready and not being deleted they must be, unless the Service wants all (publishNotReadyAddresses).
+    Only pods that are ready and not being deleted count, unless publishNotReadyAddresses is set.
     """
     spec = service["spec"]
     selector = spec.get("selector")
     if not selector:
         return []
-    everyone = bool(spec.get("publishNotReadyAddresses"))
+    with_unready = bool(spec.get("publishNotReadyAddresses"))
     namespace = service["metadata"]["namespace"]
     return [
         pod["status"]["podIP"]
@@ -43,7 +44,7 @@ def service_addresses(service: Json, pods: Iterable[Json]) -> list[str]:
         and has_labels(pod, selector)
         and pod.get("status", {}).get("podIP")
         and pod["status"].get("phase") not in {"Succeeded", "Failed"}
-        and (everyone or (condition_is_true(pod, "Ready") and not is_deleting(pod)))
+        and (with_unready or (condition_is_true(pod, "Ready") and not is_deleting(pod)))
     ]
 
 

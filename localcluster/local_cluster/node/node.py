@@ -1,4 +1,4 @@
-"""The node: registers itself, binds every pod that asks for no other node, runs a worker for each pod."""
+"""The node: registers itself, binds every pod that names no node, runs a worker for each of its pods."""
 
 import asyncio
 import datetime
@@ -29,7 +29,7 @@ HOST_ADDRESS: Final = "127.0.0.1"
 _NOWHERE: Final = "127.0.0.1"
 _HEARTBEAT_S: Final = 60.0
 _RETRY_S: Final = 1.0
-#: Logs of so many pods are kept after the pods have gone.
+#: Number of deleted pods whose logs are kept.
 _KEPT_LOGS: Final = 100
 
 
@@ -56,7 +56,7 @@ class Node:
         self._config_maps = Mirror(self._api, "/api/v1/configmaps", self._config_map_changed)
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
-        self._others: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._gone: deque[Key] = deque()
         self._dns: DnsServer | None = None
         self._logs = LogServer(access, self._log_of, self._is_running)
@@ -97,11 +97,11 @@ class Node:
                 if self._dns is not None:
                     self._dns.close()
                 await self._logs.close()
-                await settle({*self._others, *(task for _, task in self._workers.values())})
+                await settle({*self._background, *(task for _, task in self._workers.values())})
                 await settle(set(self._ending.values()))
 
     async def _keep_registered(self, log_port: int) -> None:
-        """Make the Node object, and say now and then that it is alive."""
+        """Create the Node object, then write its status every _HEARTBEAT_S."""
         registered = False
         while True:
             try:
@@ -153,7 +153,7 @@ class Node:
         self._workers[uid_of(pod)] = (worker, task)
 
     async def _run_worker(self, worker: PodWorker, pod: Json, former: asyncio.Task[None] | None) -> None:
-        if former is not None:  # of an earlier pod of the same name, which uses the same folder
+        if former is not None:  # an earlier pod of the same name uses the same folder
             await asyncio.gather(former, return_exceptions=True)
         try:
             await worker.run()
@@ -162,7 +162,7 @@ class Node:
             raise
 
     def _forget(self, pod: Json) -> None:
-        """Let go of a pod whose object has gone, and of the oldest logs."""
+        """Cancel the worker of a deleted pod, and delete the logs of the oldest such pods."""
         known = self._workers.pop(uid_of(pod), None)
         if known is None:
             return
@@ -206,7 +206,7 @@ class Node:
                 self._workers[uid_of(pod)][0].update()
 
     def _names_changed(self, _before: Json | None, _after: Json | None) -> None:
-        if self._dns is None:  # hosts files have to follow
+        if self._dns is None:  # hosts files hold the addresses and have to be written again
             for worker, _ in self._workers.values():
                 worker.update()
 
@@ -229,8 +229,8 @@ class Node:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
 
 def _node_status(log_port: int) -> Json:

@@ -1,4 +1,4 @@
-"""Probes of a container: how a single one is made, and what a row of results means."""
+"""Probes of a container: how a single one is made, and how many results in a row make a verdict."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import grpc
 
 from local_cluster.node.objects import Json
 
-#: While a container has never been up, it is asked this often: a start is noticed sooner than by its period.
+#: Seconds between probes while a container is not up, so that its start shows before the probe's period ends.
 EAGER_S: Final = 0.25
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _SERVING: Final = b"\x08\x01"
@@ -48,7 +48,7 @@ class Probe:
 
 
 class Streak:
-    """Counts results in a row and says when they add up to a verdict. Pure."""
+    """Counts equal results in a row, up to the probe's thresholds. Pure."""
 
     __slots__ = ("_count", "_last", "_needed")
 
@@ -103,7 +103,7 @@ async def http_get(action: Json, container: Json, address: str) -> str:
     url = f"{scheme}://{host}:{port_number(action['port'], container)}{path}"
     headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or ()}
     headers.setdefault("User-Agent", "kube-probe/headroom-local")
-    # No certificate is verified, as by a kubelet: a probe proves life, not identity.
+    # Like a kubelet, verify no certificate: a probe checks that the server answers, not its identity.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
         async with session.get(url, headers=headers, allow_redirects=False) as response:
             passed = 200 <= response.status < 400

@@ -46,7 +46,7 @@ class Launch:
 
 
 def own_mark() -> dict[str, str]:
-    """Return the variable that says whose every process of a cluster is, if this process carries it."""
+    """Return the variable MARK, which names a process's cluster, if this process has it."""
     return {MARK: os.environ[MARK]} if MARK in os.environ else {}
 
 
@@ -63,7 +63,7 @@ class Process:
         return self._process.pid
 
     async def wait(self) -> tuple[int, str]:
-        """Wait for its end; return the exit code and, if it could not be started at all, why."""
+        """Wait for its end; return the exit code and, if the program could not be started, why."""
         code = await self._process.wait()
         if code < 0:  # the setup process itself was killed, and the container with it
             code = 128 - code
@@ -73,31 +73,31 @@ class Process:
         return code, problem
 
     def terminate(self) -> None:
-        """Ask the main process to end."""
+        """Send SIGTERM; the set-up process forwards it to the program."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End every process of the container at once.
 
-        The program is killed, not its set-up process: that one then ends after the last of them, so that the
-        end that `wait` reports is the end of all.
+        The kill hits the program, not its set-up process: the set-up process then ends after the container's
+        last process, so that `wait` returns when all have ended.
         """
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
             inside = psutil.Process(self._process.pid).children()
             for child in inside:
                 child.kill()
-            if not inside:  # it has not come so far as to start the program
+            if not inside:  # the program has not been started yet
                 self._process.kill()
 
 
 async def start(launch: Launch) -> Process:
-    """Start a container; return when its program runs, or could not be started (`wait` tells).
+    """Start a container; return when its program runs, or could not be started (`wait` returns why).
 
     Raises:
         OSError: its files could not be written or no process could be made.
     """
-    told, started = os.pipe()
+    reader, started = os.pipe()
     try:
         plan_file = _write_plan(launch, started)
         with launch.log.open("ab") as log:
@@ -111,19 +111,19 @@ async def start(launch: Launch) -> Process:
                 pass_fds=(started,),
             )
     except BaseException:
-        os.close(told)
+        os.close(reader)
         raise
     finally:
         os.close(started)
     running = Process(process, launch)
     try:
-        await _closed(told)
+        await _closed(reader)
     except BaseException:
         running.kill()
         await process.wait()
         raise
     finally:
-        os.close(told)
+        os.close(reader)
     return running
 
 

@@ -52,7 +52,7 @@ class Container:
 
 
 def end_reason(exit_code: int) -> str:
-    """Return the word for an end with this code."""
+    """Return a Terminated state's reason for this exit code."""
     return "Completed" if exit_code == 0 else "Error"
 
 
@@ -111,7 +111,7 @@ def _conditions(
         same = old is not None and old["status"] == condition["status"]
         condition["lastProbeTime"] = None
         condition["lastTransitionTime"] = old["lastTransitionTime"] if old and same else timestamp(now)
-    return [*fresh, *known.values()]  # what others wrote (DisruptionTarget) stays
+    return [*fresh, *known.values()]  # keep other writers' conditions, e.g. DisruptionTarget
 
 
 def _container_status(container: Container, pod: Json) -> Json:

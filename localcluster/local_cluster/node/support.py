@@ -1,4 +1,4 @@
-"""What of a pod this node cannot do. Pure; it names the field, so that nothing is ignored in silence.
+"""The fields of a pod that this node does not support, by name, so that none is ignored silently. Pure.
 
 securityContext, resources and scheduling hints are accepted and have no effect: containers are host processes
 of the user who runs the cluster.

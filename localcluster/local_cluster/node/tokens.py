@@ -13,7 +13,7 @@ _RENEW_AT: Final = 0.8
 
 
 class Tokens:
-    """The tokens of one pod; `refresh` first, then `of` gives them out."""
+    """The tokens of one pod; call `refresh` before `of`."""
 
     def __init__(self, api: Api, pod: Json) -> None:
         self._api = api

@@ -76,7 +76,7 @@ class PodWorker:
         self._tokens = Tokens(node.api, pod)
 
     def update(self, pod: Json | None = None) -> None:
-        """Take note of a new version of the pod, or of something that its files depend on."""
+        """Take a new version of the pod; without one, something that its files depend on has changed."""
         self._pod = pod or self._pod
         self._wake.set()
 
@@ -120,7 +120,7 @@ class PodWorker:
         return min(refresh_s, *delays)
 
     async def _start_if_due(self, container: ContainerRunner) -> float:
-        """Start it if it should run now; return seconds until it has to be looked at again."""
+        """Start it if it should run now; return seconds until the next check is due."""
         delay = container.start_delay()
         if delay != 0:
             return _LONGEST_SLEEP_S if delay is None else delay
@@ -182,7 +182,7 @@ class PodWorker:
         for name, text in zip(("resolv.conf", "hosts"), texts, strict=True):
             file = self._directory / name
             if not file.exists() or file.read_text() != text:
-                file.write_text(text)  # in place: it is bound into the containers as this very file
+                file.write_text(text)  # in place: the containers have this inode bind-mounted
 
     def _launch(self, spec: Json, image: ImageCommand) -> Launch:
         base = {

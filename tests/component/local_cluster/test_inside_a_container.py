@@ -178,14 +178,14 @@ def test_a_container_waits_for_a_config_map_that_comes_late(kube: Kube) -> None:
 
 
 def test_the_set_up_needs_no_rights_of_root() -> None:
-    """As `nobody` when we are root, with an interpreter that `nobody` may run."""
+    """Run it as the user `nobody` when the tests run as root, by an interpreter that this user may run."""
     user = NOBODY if os.getuid() == 0 else os.getuid()
     python = "/usr/bin/python3" if os.getuid() == 0 else sys.executable
     if not Path(python).exists():
-        pytest.skip("root's own interpreter is not for nobody, and there is no other")
+        pytest.skip("the only interpreter is root's, which the user nobody may not run")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        told, started = os.pipe()
+        reader, started = os.pipe()
         script = folder / "setup.py"
         script.write_text(Path(container_setup.__file__).read_text())
         (folder / "root").mkdir()
@@ -214,6 +214,6 @@ def test_the_set_up_needs_no_rights_of_root() -> None:
             argv, user=user, stderr=subprocess.PIPE, timeout=60, check=False, cwd="/", pass_fds=(started,)
         )
         os.close(started)
-        assert os.read(told, 1) == b"", "it says that the program runs by closing the pipe"
-        os.close(told)
+        assert os.read(reader, 1) == b"", "the pipe is closed once the program runs"
+        os.close(reader)
         assert done.returncode == 7, (done.stderr, (folder / "error").read_text())

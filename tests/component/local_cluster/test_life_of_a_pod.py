@@ -110,7 +110,7 @@ def test_a_failing_liveness_probe_restarts_gracefully(kube: Kube) -> None:
     kube.await_log("alive", "serving")
     breaks(kube, "alive", "livez")
     kube.await_pod("alive", "was restarted", lambda it: restarts(it) >= 1)
-    assert "left" in kube.await_log("alive", "left"), "it was asked to leave and given the time"
+    assert "left" in kube.await_log("alive", "left"), "it got SIGTERM and the time to end"
 
 
 def test_nothing_is_probed_before_the_startup_probe_passed(kube: Kube) -> None:
@@ -158,7 +158,7 @@ def test_deleting_gives_the_program_its_time(kube: Kube) -> None:
     eventually("end of the pod", lambda: not kube.pod("leaving"))
 
 
-def test_a_program_that_does_not_listen_is_killed_after_its_grace(kube: Kube) -> None:
+def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(kube: Kube) -> None:
     kube.apply(
         pod(
             "deaf",
@@ -186,7 +186,7 @@ def test_a_program_that_does_not_listen_is_killed_after_its_grace(kube: Kube) ->
         ),
     ],
 )
-def test_what_it_cannot_do_it_says(
+def test_an_unsupported_field_is_named_in_status_and_event(
     kube: Kube, name: str, change: dict[str, Any], reason: str, words: str
 ) -> None:
     refused = pod(name, "sh", "exec sleep 3600")

@@ -52,7 +52,7 @@ def test_no_process_outlives_a_killed_supervisor(cluster: LocalCluster) -> None:
     state = read_state(cluster.directory)
     assert state is not None
     os.kill(state.supervisor, signal.SIGKILL)
-    # The supervisor is our own child here: it stays a zombie, which is no process that runs.
+    # The supervisor is a child of this process and stays a zombie, which `processes` leaves out.
     eventually("end of all processes", lambda: not cluster.processes())
 
 
@@ -64,7 +64,7 @@ def test_a_part_that_dies_ends_the_cluster(cluster: LocalCluster) -> None:
     assert "etcd ended" in (cluster.directory / "supervisor.log").read_text()
 
 
-def test_the_command_starts_tells_and_ends(tmp_path: Path) -> None:
+def test_the_commands_start_describe_and_end_a_cluster(tmp_path: Path) -> None:
     directory = f"--dir={tmp_path / 'c'}"
     try:
         up = headroom("local", "up", directory)
@@ -83,7 +83,7 @@ def test_the_command_starts_tells_and_ends(tmp_path: Path) -> None:
     assert headroom("local", "status", directory).returncode == 1
 
 
-def test_a_bad_command_line_is_told_how_it_goes() -> None:
+def test_a_bad_command_line_prints_the_usage() -> None:
     wrong = headroom("local", "sideways")
     assert wrong.returncode == 2
     assert "up" in wrong.stderr

@@ -60,7 +60,7 @@ def test_references_are_replaced_as_in_kubernetes(text: str, expected: str) -> N
         ("status.hostIP", "127.0.0.1"),
     ],
 )
-def test_the_downward_api_tells(path: str, expected: str) -> None:
+def test_the_downward_api_gives_fields_of_the_pod(path: str, expected: str) -> None:
     assert field_value(path, POD, FACTS) == expected
 
 

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from local_cluster.node.logs import LIMIT_BYTES, Wish, bound_log, parse_wish, seek_tail
+from local_cluster.node.logs import LIMIT_BYTES, LogQuery, bound_log, parse_query, seek_tail
 
 
-def test_wishes() -> None:
-    assert parse_wish({}) == Wish(follow=False, tail_lines=None, limit_bytes=None)
+def test_the_options_of_kubectl_logs_are_read() -> None:
+    assert parse_query({}) == LogQuery(follow=False, tail_lines=None, limit_bytes=None)
     asked = {"follow": "true", "tailLines": "5", "limitBytes": "10", "previous": "false"}
-    assert parse_wish(asked) == Wish(follow=True, tail_lines=5, limit_bytes=10)
+    assert parse_query(asked) == LogQuery(follow=True, tail_lines=5, limit_bytes=10)
 
 
 @pytest.mark.parametrize("query", [{"previous": "true"}, {"tailLines": "-1"}, {"sinceSeconds": "5"}])
-def test_what_it_does_not_have_it_says(query: dict[str, str]) -> None:
+def test_an_unsupported_option_is_named(query: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(query))):
-        parse_wish(query)
+        parse_query(query)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_the_tail_of_a_log_of_many_blocks() -> None:
     assert file.read() == text[-3000 * 71 :]
 
 
-def test_of_a_log_that_is_far_too_long_only_the_end_is_kept(tmp_path: Path) -> None:
+def test_only_the_end_of_a_log_far_over_the_limit_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "c.log"
     log.write_bytes(b"the beginning\n")
     os.truncate(log, 3 * LIMIT_BYTES)

@@ -1,4 +1,4 @@
-"""What a container's root has to look like."""
+"""The plan of a container's root."""
 
 import posixpath
 
@@ -6,7 +6,7 @@ from local_cluster.node.mounts import Mount, plan_root
 
 
 class FakeHost:
-    """A host of which the present plain paths and the links are given."""
+    """A host with the given plain paths and links."""
 
     def __init__(self, *plain: str, links: dict[str, str] | None = None) -> None:
         self._plain = {"/", *plain}

@@ -1,4 +1,4 @@
-"""What Service names resolve to, and how the DNS server says it."""
+"""What Service names resolve to, and the DNS server's answers."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_a_service_stands_for_its_ready_pods() -> None:
     assert service_addresses(service(), PODS) == ["127.64.0.1"]
 
 
-def test_or_for_all_of_them_when_it_says_so() -> None:
+def test_a_service_that_publishes_unready_addresses_stands_for_all_its_pods() -> None:
     found = service_addresses(service(publishNotReadyAddresses=True), PODS)
     assert found == ["127.64.0.1", "127.64.0.2", "127.64.0.3"]
 

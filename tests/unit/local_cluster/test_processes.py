@@ -1,14 +1,14 @@
-"""What is told of a program that has ended: what it said last, and no stack trace."""
+"""The summary of a program's log: its last lines, and no stack trace."""
 
 from pathlib import Path
 
-from local_cluster.processes import last_words
+from local_cluster.processes import log_summary
 
 
 def words_of(tmp_path: Path, *lines: str) -> str:
     log = tmp_path / "log"
     log.write_text("\n".join(lines))
-    return last_words(log)
+    return log_summary(log)
 
 
 def test_plain_lines_are_told_as_they_are(tmp_path: Path) -> None:
@@ -35,5 +35,5 @@ def test_a_panic_first_thing_is_told_by_its_own_line(tmp_path: Path) -> None:
 
 def test_long_lines_are_cut_and_silence_is_named(tmp_path: Path) -> None:
     assert len(words_of(tmp_path, "x" * 5000)) < 400
-    assert words_of(tmp_path) == "it said nothing"
-    assert last_words(tmp_path / "absent") == "it said nothing"
+    assert words_of(tmp_path) == "it logged nothing"
+    assert log_summary(tmp_path / "absent") == "it logged nothing"

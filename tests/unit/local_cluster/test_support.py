@@ -43,12 +43,12 @@ def pod(spec: dict[str, Any] | None = None, container: dict[str, Any] | None = N
         ),
     ],
 )
-def test_it_refuses_by_name(given: dict[str, Any], field: str) -> None:
+def test_a_refusal_names_the_field(given: dict[str, Any], field: str) -> None:
     (sentence,) = refusals(given)
     assert sentence.startswith(field)
 
 
-def test_it_takes_what_it_supports() -> None:
+def test_supported_fields_are_not_refused() -> None:
     spec: dict[str, Any] = {
         "volumes": [
             {"name": kind, kind: {}} for kind in ("configMap", "emptyDir", "projected", "downwardAPI")
@@ -80,7 +80,7 @@ def test_an_image_is_known_by_its_repository(image: str, expected: str) -> None:
     assert repository(image) == expected
 
 
-def test_every_image_of_ours_and_the_proxys_has_a_program() -> None:
+def test_every_headroom_image_and_the_proxys_has_a_program() -> None:
     assert {"headroom-operator", "headroom-epp", "headroom-model-server-sim", "envoyproxy/envoy"} <= set(
         DEFAULT_IMAGES
     )

@@ -75,7 +75,7 @@ def test_a_port_may_be_named() -> None:
         port_number("grpc", container)
 
 
-def test_what_is_built_already_needs_no_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_control_plane_that_is_built_needs_no_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert GO_WHEEL not in missing_wheels(built=True)
