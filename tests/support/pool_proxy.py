@@ -236,6 +236,17 @@ class Proxy:
 
         await eventually(counted, limit_s)
 
+    async def until_the_picker_is_away(self, *, failed_checks: int = 1) -> None:
+        """Wait until the picker is unhealthy and so many more of Envoy's health checks have failed."""
+        before = await self.statistic("envoy_cluster_health_check_failure", "picker")
+
+        async def is_away() -> bool:
+            failed = await self.statistic("envoy_cluster_health_check_failure", "picker") - before
+            healthy = await self.statistic("envoy_cluster_membership_healthy", "picker")
+            return healthy == 0 and failed >= failed_checks
+
+        await eventually(is_away)
+
     async def until_it_follows_the_picker(self) -> None:
         await eventually(self.follows_the_picker)
 

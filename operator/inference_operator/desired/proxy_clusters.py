@@ -20,6 +20,9 @@ _POOL_IDLE_S: Final = 4
 _PICKER_IDLE_S: Final = 3600
 #: Envoy's own limits of 1024 would refuse long streams; the picker is what limits load.
 _MAX_REQUESTS: Final = 65_536
+#: By default Envoy tells its workers a change of health that follows another within a second only a second
+#: later. A picker that froze soon after it had come back was asked by the workers for so long.
+_TELL_WORKERS_AT_ONCE: Final[Config] = {"update_merge_window": "0s"}
 
 
 def pool_cluster(*, http2: bool) -> Config:
@@ -46,7 +49,7 @@ def pool_cluster(*, http2: bool) -> Config:
         # Without this, Envoy keeps an endpoint that left the pool for as long as it passes the health check.
         "ignore_health_on_host_removal": True,
         # Where no endpoint passes the check, the server may just not have that path: then all are tried.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}, **_TELL_WORKERS_AT_ONCE},
         "circuit_breakers": _wide_open(),
         "typed_extension_protocol_options": _http_options(
             {"http2_protocol_options" if http2 else "http_protocol_options": {}}, idle_timeout_s=_POOL_IDLE_S
@@ -123,7 +126,8 @@ def picker_cluster(host: str, port: int) -> Config:
             ),
         ),
         "connect_timeout": "0.5s",
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # An unhealthy picker is never asked.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}, **_TELL_WORKERS_AT_ONCE},
         "health_checks": [
             {
                 "interval": "0.3s",

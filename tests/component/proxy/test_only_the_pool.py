@@ -57,11 +57,7 @@ async def test_without_a_picker_requests_stay_in_the_pool(start_proxy: Start) ->
     _, stays = proxy.servers
     await proxy.set_pool(stays)
     proxy.signal_picker(signal.SIGKILL)
-
-    async def is_away() -> bool:
-        return await proxy.statistic("envoy_cluster_membership_healthy", "picker") == 0
-
-    await eventually(is_away)
+    await proxy.until_the_picker_is_away()
     answers = {await proxy.ask() for _ in range(MANY)}
 
     assert answers == {(200, stays.endpoint, "")}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from io import BytesIO
 
 import aiohttp
+import pytest
 
 from inference_operator.desired.proxy_bootstrap import WORKERS
 from pool_proxy import Proxy
@@ -82,7 +83,10 @@ async def test_the_status_port_shows_metrics_and_not_the_admin_interface(
 
 
 async def under_load(proxy: Proxy, trouble: Callable[[], None], settled: int) -> list[int]:
-    """Keep CLIENTS requests in flight, make trouble, return the statuses until SETTLED are as given."""
+    """Keep CLIENTS requests in flight, make trouble, return the statuses until SETTLED are as given.
+
+    The requests have bodies: once the picker has been sent a piece, Envoy cannot go on without it.
+    """
     statuses: list[int] = []
     under_way = asyncio.Event()
 
@@ -93,7 +97,7 @@ async def under_load(proxy: Proxy, trouble: Callable[[], None], settled: int) ->
         picked = proxy.servers[number % 2].endpoint
         while not is_settled():
             try:
-                statuses.append((await proxy.ask(picked))[0])
+                statuses.append((await proxy.ask(picked, body=b"{}"))[0])
             except aiohttp.ClientError:
                 statuses.append(0)
             if len(statuses) >= CLIENTS:
@@ -120,8 +124,16 @@ async def test_a_killed_picker_costs_what_is_in_flight_and_one_a_worker(start_pr
     await proxy.until_it_follows_the_picker()
 
 
-async def test_a_frozen_picker_costs_what_is_in_flight_and_one_a_worker(start_proxy: Start) -> None:
+@pytest.mark.parametrize("since", ["long ago", "a moment ago"])
+async def test_a_frozen_picker_costs_what_is_in_flight_and_one_a_worker(
+    start_proxy: Start, since: str
+) -> None:
     proxy = await start_proxy(True)
+    if since == "a moment ago":  # Envoy has just told its workers that the picker is healthy
+        proxy.signal_picker(signal.SIGSTOP)
+        await proxy.until_the_picker_is_away(failed_checks=4)
+        proxy.signal_picker(signal.SIGCONT)
+        await proxy.until_it_follows_the_picker()
 
     statuses = await under_load(proxy, lambda: proxy.signal_picker(signal.SIGSTOP), settled=200)
 
