@@ -95,9 +95,16 @@ class WatchFaults:
         asyncio.set_event_loop(self._loop)
         runner = self._loop.run_until_complete(self._start(started))
         self._loop.run_forever()
+        self._loop.run_until_complete(self._end_all())
         self._loop.run_until_complete(runner.cleanup())
         self._loop.run_until_complete(self._session.close())
         self._loop.close()
+
+    async def _end_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start(self, started: "Future[str]") -> web.AppRunner:
         self._session = aiohttp.ClientSession(
