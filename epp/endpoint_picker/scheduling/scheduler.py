@@ -142,8 +142,12 @@ class Scheduler:
             self.recorder.note(request, decision, rows.size)
         reservations = decision.reservations
         for hook in scheduling.decided:
-            for at, reservation in enumerate(reservations):
-                hook(request, chosen[at], reservation)
+            try:
+                for at, reservation in enumerate(reservations):
+                    hook(request, chosen[at], reservation)
+            except Exception as fault:  # third-party plugins raise anything
+                # The others have noted the decision already: it stands, so that they hear of its end.
+                self._on_fault(fault)
         # Reserving is the last step: a fault before it leaves nothing to give back.
         for reservation in reservations:
             pool.ledger.reserve(reservation)

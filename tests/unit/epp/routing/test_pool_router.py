@@ -333,20 +333,26 @@ class BrokenFollower(Follower):
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("broken", ["recorder", "follower"])
-def test_a_fault_within_the_decision_leaves_no_reservation(broken: str) -> None:
-    if broken == "recorder":
-        router = router_of(3)
-        router.scheduler.recorder = BrokenDecisions()
-        router.scheduler.recorder.recording = True
-    else:
-        router = with_plugin("plugins: [{type: broken-follower}]", BrokenFollower)
-        router.replace_endpoints(endpoints(3))
+def test_a_fault_within_the_decision_leaves_no_reservation() -> None:
+    router = router_of(3)
+    router.scheduler.recorder = BrokenDecisions()
+    router.scheduler.recorder.recording = True
     with pytest.raises(ZeroDivisionError):
         decided(router, request(b"x" * 1000), None)
     assert router.ledger.held == 0
     assert not router.table.inflight_requests.any()
     assert not router.table.inflight_tokens.any()
+
+
+def test_a_follower_that_fails_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    router = with_plugin("plugins: [{type: broken-follower}, {type: prefix-cache-scorer}]", BrokenFollower)
+    router.replace_endpoints(endpoints(3))
+    pick = routed(router, request(b"x" * 1000))
+    assert "a plugin failed" in caplog.text
+    assert router.index.entries == 3  # the producer has noted the prompt
+    router.ended(pick, RECORD)
+    assert router.ledger.held == 0
+    assert not router.table.inflight_requests.any()
 
 
 class Unusable(Filter):
