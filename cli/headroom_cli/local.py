@@ -1,4 +1,4 @@
-"""`headroom local ...`: a cluster on this machine. Words and exit codes only; local_cluster does the work."""
+"""`headroom local ...`: a cluster on this machine. Texts and exit codes only; local_cluster does the work."""
 
 import argparse
 import sys
@@ -58,7 +58,7 @@ def progress(line: str) -> None:
 
 
 def up(given: argparse.Namespace) -> int:
-    """Start a cluster that stays."""
+    """Start a cluster that outlives this command."""
     began = time.monotonic()
     cluster = LocalCluster(given.dir)
     cluster.start(progress)
@@ -70,16 +70,16 @@ def up(given: argparse.Namespace) -> int:
 
 
 def down(given: argparse.Namespace) -> int:
-    """End the cluster; it is no failure that none runs."""
+    """End the cluster; return 0 also when none runs."""
     cluster = LocalCluster(given.dir)
-    was_there = bool(cluster.processes())
+    was_running = bool(cluster.processes())
     cluster.stop()
-    print("The cluster is down." if was_there else f"No cluster runs in {cluster.directory}.")
+    print("The cluster is down." if was_running else f"No cluster runs in {cluster.directory}.")
     return 0
 
 
 def status(given: argparse.Namespace) -> int:
-    """Say whether it runs."""
+    """Print whether the cluster runs, its address and its number of processes; return 1 when it does not."""
     try:
         cluster = LocalCluster.attach(given.dir)
     except NotRunningError as error:
@@ -98,7 +98,7 @@ def kubeconfig(given: argparse.Namespace) -> int:
 
 
 def build(given: argparse.Namespace) -> int:
-    """Build, if need be."""
+    """Build the control plane's programs, and Helm with --helm, unless they are built already."""
     print(f"The control plane's programs are in {ensure_binaries(progress).etcd.parent}.")
     if given.helm:
         print(f"Helm is {ensure_helm(progress)}.")

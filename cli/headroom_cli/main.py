@@ -1,6 +1,6 @@
-"""Command `headroom`: parses the command line and hands over to one module a group of commands.
+"""Command `headroom`: parses the command line and calls the module of the command's group.
 
-Exit status: 0 done, 1 it could not be done (one line on standard error says why), 2 a bad command line.
+Exit status: 0 done, 1 failed (one line on standard error says why), 2 a bad command line.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headroom: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; there is nobody to tell
+        sys.stderr.close()  # else the interpreter would complain there that it cannot flush standard output
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED

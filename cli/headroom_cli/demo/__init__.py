@@ -1,1 +1,1 @@
-"""The demo: the main job on a local cluster, and the scenarios that prove it, shared with the tests."""
+"""The demo of the operator on a local cluster, and the scenarios that verify it, shared with the tests."""

@@ -1,7 +1,7 @@
 """Reading and writing a cluster for the demo and the scenarios: a small synchronous client and `kubectl`.
 
-`kubectl` does what a user would do with it; the client polls, because a process for each look would take the
-CPU that is being measured.
+`kubectl` does what a user would do with it. The client polls, because a kubectl process for each poll would
+take CPU from the programs that are measured.
 """
 
 import base64
@@ -95,7 +95,7 @@ class ClusterApi:
         )
 
     def delete(self, path: str, **options: str) -> None:
-        """Delete an object; one that is gone already is no error."""
+        """Delete an object; it is not an error that none exists."""
         status, body = self.request("DELETE", path, options or None)
         if status not in (200, 202, 404):
             _expect(status, body, f"DELETE {path}")
@@ -121,13 +121,13 @@ def wait_for(
         if found:
             return found, elapsed
         if elapsed > limit_s:
-            raise DemoError(f"waited {limit_s:.0f} s in vain for: {what}")
+            raise DemoError(f"did not happen within {limit_s:.0f} s: {what}")
         time.sleep(every_s)
 
 
 def kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
-    """Run kubectl as a user would and return what it printed. Raises DemoError with its own message."""
-    done = subprocess.run(  # noqa: S603 - arguments are ours
+    """Run kubectl as a user would and return its output. Raises DemoError with kubectl's message."""
+    done = subprocess.run(  # noqa: S603 - arguments are the demo's own
         [str(find_kubectl()), *arguments],
         env={**os.environ, "KUBECONFIG": str(kubeconfig)},
         input=stdin,

@@ -1,4 +1,4 @@
-"""The API server's audit log, read from where it was last time: who wrote what."""
+"""The API server's audit log: the calls of each user since a mark."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class AuditLog:
         self.mark()
 
     def mark(self) -> None:
-        """Forget what is in the log so far."""
+        """Leave out the calls that are in the log so far."""
         self._offset = self._path.stat().st_size
 
     def calls(self, user: str) -> Iterator[Call]:
@@ -43,7 +43,7 @@ class AuditLog:
                     yield call
 
     def writes(self, user: str) -> list[Call]:
-        """Return the calls of a user that changed something, reviews of its own rights left out."""
+        """Return the calls of a user with a writing verb; reviews of access rights are left out."""
         return [
             call
             for call in self.calls(user)

@@ -1,4 +1,4 @@
-"""Promises about what stands beside a pool: other pools, a user's picker Service, a user's EndpointPicker."""
+"""Promises about objects beside a pool: other pools, a user's picker Service, a user's EndpointPicker."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from inference_api import names
 TAKE_UP_S = 5.0
 """How long a picker Service must have been absent before a pool is taken up."""
 UNMANAGED_WATCH_S = 2 * TAKE_UP_S
-"""How long a pool with a foreign picker is watched for anything of ours."""
+"""How long the scenario checks that a pool with a foreign picker Service gets no children."""
 
 
 def two_pools(stage: Stage) -> list[Measurement]:
@@ -54,7 +54,7 @@ def foreign_service(stage: Stage) -> list[Measurement]:
 
 
 def _stays_untouched(stage: Stage, name: str) -> None:
-    """Watch for twice the take-up wait: nothing of ours may appear, and the pool must say how it stands."""
+    """Fail if a child is made or the Service written in UNMANAGED_WATCH_S; await the pool's annotation."""
     path = stage.path("Service", f"{name}-epp")
     before = (stage.api.get(path) or {})["metadata"]["resourceVersion"]
     until = time.monotonic() + UNMANAGED_WATCH_S
@@ -69,10 +69,10 @@ def _stays_untouched(stage: Stage, name: str) -> None:
         return time.monotonic() > until
 
     wait_for("the end of the watch", watched, limit_s=LIMIT_S, every_s=0.5)
-    wait_for(f"pool {name} to say that it is unmanaged", lambda: _word(stage, name), limit_s=LIMIT_S)
+    wait_for(f"the picker annotation on pool {name}", lambda: _annotation(stage, name), limit_s=LIMIT_S)
 
 
-def _word(stage: Stage, name: str) -> str:
+def _annotation(stage: Stage, name: str) -> str:
     annotations = stage.pool_object(name)["metadata"].get("annotations") or {}
     return str(annotations.get(names.PICKER_ANNOTATION, ""))
 
@@ -83,7 +83,9 @@ def user_picker_is_applied(stage: Stage) -> list[Measurement]:
         name = f"tuned-{order}"
         manifests = [pool(name), user_picker(name, {"resources": {"requests": {"cpu": "77m"}}})]
         with applied(stage, manifests if order == "pool-first" else manifests[::-1]):
-            wait_for(f"the user's settings on the picker of {name}", _Tuned(stage, name), limit_s=LIMIT_S)
+            wait_for(
+                f"the user's settings on the picker of {name}", _HasUserRequest(stage, name), limit_s=LIMIT_S
+            )
             kept = stage.api.get(stage.path("EndpointPicker", name)) or {}
             if kept["metadata"].get("ownerReferences"):
                 raise DemoError(f"the user's EndpointPicker {name} was given an owner")
@@ -91,8 +93,8 @@ def user_picker_is_applied(stage: Stage) -> list[Measurement]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tuned:
-    """Asks whether a pool's picker runs with the user's CPU request."""
+class _HasUserRequest:
+    """Returns whether the Deployment of a pool's picker has the user's CPU request."""
 
     stage: Stage
     name: str

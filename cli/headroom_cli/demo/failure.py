@@ -1,5 +1,5 @@
-"""What ends the demo early: one sentence for the user, never a stack trace."""
+"""The error that ends the demo early: its text is one sentence for the user, without a stack trace."""
 
 
 class DemoError(Exception):
-    """A step of the demo or a scenario did not come out as it must."""
+    """A step of the demo failed, or a scenario found a broken promise."""

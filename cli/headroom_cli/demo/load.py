@@ -1,4 +1,4 @@
-"""Load beside a scenario: the simulator's verifying client on a loop in a thread of its own."""
+"""Load during a scenario: the simulator's verifying client on an event loop in a thread of its own."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from model_server_sim.load import LoadRun
 
 #: The model that the quickstart's servers serve.
 MODEL = "qwen"
-#: A prompt long enough to be streamed both ways in several chunks when its body must be checked.
+#: Padding of a request body, bytes: enough that Envoy and the picker pass the body in several chunks.
 ECHO_BYTES = 200_000
 
 
@@ -25,8 +25,8 @@ class Load:
             load.await_served(100)
             sent = load.stop()
 
-    `large` sends streaming requests with bodies of 200 kB, whose every byte is checked in both directions;
-    `saturating` asks for long answers to long prompts, which fill a pool's queues.
+    `large` sends streaming requests with bodies of 200 kB; checksums cover both directions. `saturating`
+    sends long prompts with long answers, which fill a pool's queues.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Load:
         self._loop.close()
 
     def await_served(self, count: int, *, limit_s: float = 120.0) -> None:
-        """Wait until that many more requests than now have succeeded."""
+        """Wait until `count` more requests have succeeded."""
         run = self._running()
         already = sum(result.ok for result in run.results)
         wait_for(
@@ -65,7 +65,7 @@ class Load:
         )
 
     def served_by(self) -> dict[str, float]:
-        """Return when the first request that each server answered was sent, by the server's name."""
+        """Return, by server, when the first request that it answered was sent."""
         first: dict[str, float] = {}
         for result in list(self._running().results):
             if result.ok:
@@ -100,7 +100,7 @@ class Load:
 
 
 def _mixed(number: int) -> Ask:
-    """Every second request streams; no two prompts share a prefix that would tie them to a server."""
+    """Return a request; every second one streams. Prompts differ early, so none follows a cached prefix."""
     return Ask(model=MODEL, prompt=f"Question {number}. " * 20, stream=number % 2 == 0)
 
 
@@ -116,13 +116,13 @@ def _long(number: int) -> Ask:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One request by itself, for those who do not need a load."""
+    """Sends single requests, each on a client of its own."""
 
     base_url: str
     timeout_s: float = 30.0
 
     def __call__(self, ask: Callable[[InferenceClient], Coroutine[Any, Any, Result]]) -> Result:
-        """Run what `ask` makes of a client, and return the result."""
+        """Run the coroutine that `ask` makes with a new client, and return its result."""
 
         async def run() -> Result:
             async with InferenceClient(self.base_url, timeout_s=self.timeout_s) as client:

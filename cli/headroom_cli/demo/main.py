@@ -1,4 +1,4 @@
-"""`headroom demo`: the main job on a local cluster, step by step, with what a user would type."""
+"""`headroom demo`: the operator and a pool on a local cluster, step by step, by a user's commands."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ GIE_CRDS, OVERLAY, QUICKSTART = (
 )
 FIRST_ROUTED_GOAL_S = 60.0
 CHECK_SLACK = 3.0
-"""A figure may be this many times its goal before the check fails: machines are shared and noisy."""
+"""The check fails above this many times a figure's goal: machines are shared and noisy."""
 
 SCENARIOS: tuple[scenarios.Scenario, ...] = (
     scenarios.bodies_intact,
@@ -43,14 +43,16 @@ SCENARIOS: tuple[scenarios.Scenario, ...] = (
 
 def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the group `demo`."""
-    demo = groups.add_parser("demo", help="the main job on a local cluster")
+    demo = groups.add_parser("demo", help="the operator and a pool on a local cluster")
     commands = demo.add_subparsers(required=True, metavar="COMMAND")
-    begin = commands.add_parser("up", help="start it, show it, leave it up")
+    begin = commands.add_parser("up", help="start the demo, show it, leave it up")
     begin.add_argument(
-        "--check", action="store_true", help="verify every promise, print the figures, end it; exit 0 or 1"
+        "--check",
+        action="store_true",
+        help="verify every promise, print the figures, end the demo; exit 0 or 1",
     )
     begin.set_defaults(run=lambda given: check(given.dir) if given.check else up(given.dir))
-    finish = commands.add_parser("down", help="end it; no process is left")
+    finish = commands.add_parser("down", help="end the demo and all its processes")
     finish.set_defaults(run=lambda given: down(given.dir))
     for command in (begin, finish):
         command.add_argument(
@@ -59,14 +61,14 @@ def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def down(directory: Path) -> int:
-    """End the demo; one that is not up is no error."""
+    """End the demo; return 0 also when it is not up."""
     LocalCluster(directory).stop()
     progress("The demo is down.")
     return 0
 
 
 def up(directory: Path) -> int:
-    """Bring the demo up, show the requests and the objects, say how to go on."""
+    """Bring the demo up, show the requests and the objects, print further commands."""
     cluster = LocalCluster(directory)
     try:
         stage, _ = bring_up(cluster)
@@ -99,7 +101,7 @@ End it with: {_end_command(directory)}"""
 
 
 def _kubectl_command() -> str:
-    """Return how to call kubectl: by its path where it came with the virtual environment."""
+    """Return the command for kubectl: its path where it is installed in the virtual environment only."""
     found = find_kubectl()
     own = found is not None and found.parent == Path(sys.executable).parent
     return os.path.relpath(str(found)) if own else "kubectl"
@@ -110,7 +112,7 @@ def _end_command(directory: Path) -> str:
 
 
 def check(directory: Path) -> int:
-    """Bring the demo up, verify every promise, end it; 0 when all figures keep to three times their goals."""
+    """Bring the demo up, verify every promise, end it; 0 when no figure exceeds three times its goal."""
     measured: list[Measurement] = []
     broken: list[str] = []
     cluster = LocalCluster(directory)
@@ -174,7 +176,7 @@ def _is_true(stage: Stage, path: str, kind: str) -> bool:
 
 
 def show_objects(stage: Stage) -> None:
-    """Print what kubectl shows, the newest events and the operator's last words."""
+    """Print what kubectl shows, the newest events and the end of the operator's log."""
     progress("\n$ kubectl get inferencepools,endpointpickers,deploy,pods")
     progress(stage.kubectl("get", "inferencepools,endpointpickers,deploy,pods"))
     progress("$ kubectl get events --sort-by=.lastTimestamp | tail -8")

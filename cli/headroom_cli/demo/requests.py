@@ -1,4 +1,4 @@
-"""The requests that the demo shows: plain, streaming, GET /v1/models, and why each went where it did."""
+"""The requests that the demo shows: plain, streaming, GET /v1/models, and the picker's reasons for each."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def _ask(prompt: str, *, stream: bool = False, chat: bool = False) -> Send:
     return send
 
 
-#: What is sent, in order: a label for the table, and the request.
+#: The requests in order, each with its label in the table.
 REQUESTS: tuple[tuple[str, Send], ...] = (
     ("GET /v1/models", _models),
     ("plain", _ask("Say something short.")),
@@ -39,7 +39,7 @@ REQUESTS: tuple[tuple[str, Send], ...] = (
 
 
 def show_requests(stage: Stage) -> None:
-    """Send the requests through the proxy and print which endpoint served each, and why."""
+    """Send the requests through the proxy; print each one's endpoint and the picker's reasons."""
     once = Once(stage.proxy_url())
     address = stage.picker_pod()["status"]["podIP"]
     progress(f"\n{'request':<24}{'status':>6}  {'served by':<34}why")
@@ -62,6 +62,6 @@ def _why(picker_address: str, request_id: str) -> str:
     decisions = picker_page(picker_address, "/debug/decisions")["decisions"]
     found = next((entry for entry in decisions if entry["requestId"] == request_id), None)
     if found is None:
-        return "the picker was not asked"
+        return "no decision of the picker"
     scores = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
     return f"{scores or 'no scores'}; prefix hit {found['prefixHit']:.0%}; {found['candidates']} candidates"

@@ -1,7 +1,7 @@
-"""What the product promises, each promise as a function that brings it about, awaits it and measures it.
+"""The product's promises, each as a function that causes the situation, awaits the result and measures it.
 
-The demo runs them with CHECK=1 and holds the figures against their goals; the end-to-end tests run the same
-functions with generous limits. A broken promise raises DemoError with what was seen.
+The demo runs them with CHECK=1 and compares the figures with their goals; the end-to-end tests run the same
+functions with generous limits. A broken promise raises DemoError with what was observed.
 """
 
 import json
@@ -26,13 +26,13 @@ LIMIT_S = 90.0
 """How long a scenario waits for anything: far beyond every goal, so that a slow machine is not a failure."""
 IN_FLIGHT = 16
 ENVOY_WORKERS = 2
-"""Worker threads of the proxy; its Deployment says `--concurrency`."""
+"""Worker threads of the proxy: `--concurrency` in its Deployment."""
 QUIET_TRIES = 3
-"""How often a pass is looked at again because a condition really changed meanwhile."""
+"""Attempts to see two passes during which no condition changes."""
 LOSS_TRIES = 3
-"""How often a loss that cost too much is repeated before the promise counts as broken."""
+"""Losses of the picker that must all cost too much before the promise counts as broken."""
 GRACE_AFTER_LOSS_S = 1.0
-"""What is sent this long after the picker's loss must be served."""
+"""Requests sent later than this after the picker's loss must be served."""
 
 
 def heal_service(stage: Stage) -> list[Measurement]:
@@ -77,7 +77,7 @@ def heal_config_map(stage: Stage) -> list[Measurement]:
 
 
 def silence(stage: Stage) -> list[Measurement]:
-    """Once healed, the operator looks at everything again and writes nothing."""
+    """Once all is healed, two full passes of the operator write nothing."""
     for _ in range(QUIET_TRIES):
         settle(stage)
         before = _transitions(stage)
@@ -88,8 +88,8 @@ def silence(stage: Stage) -> list[Measurement]:
             return [Measurement("writes_of_a_no_op_pass", 0, "writes", 0)]
         if _transitions(stage) == before:
             raise DemoError(f"a pass without drift wrote {len(writes)} times, first: {writes[0]}")
-        # A pod turned unready or ready meanwhile: there was something to report. Look again.
-    raise DemoError(f"the pool's conditions kept changing over {QUIET_TRIES} looks")
+        # A condition changed meanwhile, so the writes had a cause: try again.
+    raise DemoError(f"the pool's conditions changed during each of {QUIET_TRIES} tries")
 
 
 def _passes(stage: Stage) -> int:
@@ -106,7 +106,7 @@ def _transitions(stage: Stage) -> dict[str, str]:
 
 
 def picker_killed(stage: Stage) -> list[Measurement]:
-    """Kill -9 of the picker under load costs at most what was in flight and one request an Envoy worker."""
+    """SIGKILL of the picker under load fails at most the requests in flight and one per Envoy worker."""
     return _picker_lost(stage, "picker_killed", signal.SIGKILL)
 
 
@@ -117,12 +117,12 @@ def picker_frozen(stage: Stage) -> list[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one loss of the picker cost."""
+    """The cost of one loss of the picker."""
 
     failed: int
-    """Requests that failed, all in all."""
+    """Requests that failed."""
     late: int
-    """Those among them that were sent after the grace."""
+    """Failed requests that were sent more than GRACE_AFTER_LOSS_S after the loss."""
     down_s: float
     """From the loss to PickerReady False."""
     back_s: float
@@ -130,12 +130,12 @@ class Loss:
 
     @property
     def kept(self) -> bool:
-        """Tell whether the promise was kept."""
+        """Return whether the promise was kept."""
         return self.failed <= IN_FLIGHT + ENVOY_WORKERS and not self.late
 
 
 def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measurement]:
-    """Lose the picker, again when it cost too much: on a starved machine Envoy may hear of a loss late."""
+    """Lose the picker, again if that failed too many requests: a starved Envoy may notice a loss late."""
     losses: list[Loss] = []
     while not losses or (not losses[-1].kept and len(losses) < LOSS_TRIES):
         losses.append(lose_picker(stage, how))
@@ -155,7 +155,7 @@ def _picker_lost(stage: Stage, name: str, how: signal.Signals) -> list[Measureme
 
 
 def lose_picker(stage: Stage, how: signal.Signals) -> Loss:
-    """Take the picker away under load, wait until it is back, and return what it cost."""
+    """Send the picker a signal under load, wait until it is ready again, and return the cost."""
     settle(stage)
     pod = stage.picker_pod()["metadata"]["name"]
     with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
@@ -177,7 +177,7 @@ def lose_picker(stage: Stage, how: signal.Signals) -> Loss:
 
 
 def picker_restarted(stage: Stage) -> list[Measurement]:
-    """Restart the picker's Deployment under load while failureMode is FailClose: no request fails."""
+    """Restart the picker's Deployment under load, with failureMode FailClose: no request fails."""
     with _failure_mode(stage, FAIL_CLOSE):
         before = stage.picker_pod()["metadata"]["name"]
         with Load(stage.proxy_url(), in_flight=IN_FLIGHT) as load:
@@ -201,7 +201,7 @@ def picker_restarted(stage: Stage) -> list[Measurement]:
 
 @contextmanager
 def _failure_mode(stage: Stage, mode: str) -> Iterator[None]:
-    """Give the pool this failureMode, with its proxy rolled out, and take it back afterwards."""
+    """Set the pool's failureMode, await its proxy's roll-out, and restore the mode afterwards."""
     before = str(stage.pool_object()["spec"]["endpointPickerRef"]["failureMode"])
     _set_failure_mode(stage, mode)
     try:
@@ -276,7 +276,7 @@ def bodies_intact(stage: Stage) -> list[Measurement]:
 
 
 def delete_pool(stage: Stage) -> list[Measurement]:
-    """Delete the pool: all its children go, and there was no finalizer anywhere."""
+    """Delete the pool: all its children go, and neither it nor they have a finalizer."""
     children = [found for _, found in stage.children()]
     if not children:
         raise DemoError("the pool has no children to begin with")
@@ -285,16 +285,16 @@ def delete_pool(stage: Stage) -> list[Measurement]:
         raise DemoError(f"finalizers: {', '.join(held)}")
     stage.kubectl("delete", "-n", stage.namespace, "inferencepools", stage.pool, "--wait=true")
 
-    def remaining() -> bool:
+    def all_gone() -> bool:
         kept = [(kind, found) for kind, found in stage.children() if not _users_own(kind, found["metadata"])]
         return not kept
 
-    _, seconds = wait_for("all children to go", remaining, limit_s=LIMIT_S)
+    _, seconds = wait_for("all children to go", all_gone, limit_s=LIMIT_S)
     return [Measurement("children_gone", seconds, "s")]
 
 
 def _users_own(kind: str, metadata: dict[str, object]) -> bool:
-    """An EndpointPicker that the user applied has no owner and outlives its pool."""
+    """Return whether it is an EndpointPicker of the user: such a one has no owner and outlives its pool."""
     return kind == "EndpointPicker" and not metadata.get("ownerReferences")
 
 

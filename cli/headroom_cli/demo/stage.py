@@ -1,4 +1,4 @@
-"""What a scenario acts on: one pool on a running local cluster, its children, and the audit log."""
+"""The objects that a scenario acts on: one pool on a running local cluster, its children, the audit log."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ CHILD_PATHS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure that a scenario measured, beside what it must not exceed."""
+    """One figure that a scenario measured, with its goal, which it must not exceed."""
 
     name: str
     value: float
@@ -36,7 +36,7 @@ class Measurement:
     goal: float | None = None
 
     def within(self, slack: float) -> bool:
-        """Tell whether the value keeps to the goal times the slack; a count gets no slack."""
+        """Return whether the value is at most the goal times the slack; a count gets no slack."""
         if self.goal is None:
             return True
         return self.value <= self.goal * (slack if self.unit == "s" else 1.0)
@@ -54,7 +54,7 @@ class Stage:
 
     @classmethod
     def open(cls, cluster: LocalCluster) -> "Stage":
-        """Return the quickstart's pool on a running cluster. To be closed."""
+        """Return the quickstart's pool on a running cluster. The caller closes it."""
         return cls(cluster, ClusterApi(cluster.kubeconfig), AuditLog(cluster.audit_log))
 
     def close(self) -> None:
@@ -76,8 +76,6 @@ class Stage:
     def apply_text(self, text: str) -> str:
         """Run `kubectl apply -f -`."""
         return self.kubectl("apply", "-n", self.namespace, "-f", "-", stdin=text)
-
-    # Where things are
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the API path of a child kind, or of one object of it."""
@@ -106,7 +104,7 @@ class Stage:
         return self.pods(",".join(f"{key}={value}" for key, value in labels.items()))
 
     def children(self, pool: str = "") -> list[tuple[str, Manifest]]:
-        """Return what Headroom made for a pool: (kind, object)."""
+        """Return the objects that Headroom made for a pool, as (kind, object)."""
         wanted = pool or self.pool
         return [
             (kind, found)
@@ -151,7 +149,7 @@ class Stage:
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod is ready and not on its way out."""
+    """Return whether a pod is ready and not being deleted."""
     return pod_of(pod).ready
 
 
