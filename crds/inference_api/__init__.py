@@ -1,4 +1,4 @@
 """The API types of Headroom: one typed home for what is read from and written to a Kubernetes API server.
 
-Imports nothing of ours and does no I/O.
+Imports no other package of the tree. Does no I/O, except that `crd` reads and writes the CRD files.
 """

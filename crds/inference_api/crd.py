@@ -1,6 +1,6 @@
 """The CustomResourceDefinitions of Headroom, generated from the API types: `python -m inference_api.crd`.
 
-What is written here about a kind is what its type cannot say: names, printer columns, annotations, folder.
+This module adds to each kind what its type cannot express: names, printer columns, annotations, folder.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from inference_api.inference_pool import InferencePool
 from inference_api.meta import ApiType
 from inference_api.schema import structural_schema
 
-#: The schemas are those of the llm-d router's main branch; its releases say so in the same place.
+#: The schemas come from the llm-d router's main branch; a release has its version in this annotation.
 LLM_D_BUNDLE: Final = {"llm-d.ai/bundle-version": "main-dev"}
 
 OURS: Final = "base/crds"
@@ -119,7 +119,7 @@ ENDPOINT_PICKER: Final = CustomResource(
     short_names=("epick",),
     columns=(
         Column(name="Ready", path=_condition("Ready", "status"), description="Whether all conditions hold."),
-        Column(name="Reason", path=_condition("Ready", "reason"), description="First thing that is wrong."),
+        Column(name="Reason", path=_condition("Ready", "reason"), description="Reason of condition Ready."),
         Column(
             name="Pickers",
             path=".status.readyReplicas",
@@ -139,7 +139,7 @@ ENDPOINT_PICKER: Final = CustomResource(
             description="All endpoints of the pool.",
         ),
         Column(name="Paused", path=".spec.paused", type="boolean", wide=True),
-        Column(name="Proxy", path=".status.proxyAddress", wide=True, description="Where the proxy answers."),
+        Column(name="Proxy", path=".status.proxyAddress", wide=True, description="Address of the proxy."),
         Column(name="Message", path=_condition("Ready", "message"), wide=True, description="What to do."),
         AGE,
     ),
@@ -162,7 +162,7 @@ INFERENCE_POOL: Final = CustomResource(
         Column(
             name="Picker",
             path=PICKER_WORD,
-            description="How Headroom sees the pool's picker; empty where it does not manage it.",
+            description="Headroom's verdict on the pool's picker, in one word.",
         ),
         Column(
             name="Gateway",
@@ -173,13 +173,13 @@ INFERENCE_POOL: Final = CustomResource(
             name="Picker Ref",
             path=".spec.endpointPickerRef.name",
             wide=True,
-            description="Picker that gateways ask.",
+            description="Picker that gateways call.",
         ),
         Column(
             name="Failure Mode",
             path=".spec.endpointPickerRef.failureMode",
             wide=True,
-            description="What gateways do while the picker is away.",
+            description="What gateways do while the picker does not answer.",
         ),
         AGE,
     ),

@@ -1,4 +1,4 @@
-"""The EndpointPickerConfig of a picker that was given none: one text for the operator and the picker."""
+"""The default EndpointPickerConfig: one text for the operator and the picker."""
 
 from typing import Final
 

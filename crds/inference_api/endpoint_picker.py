@@ -1,7 +1,7 @@
 """EndpointPicker, headroom.dev/v1alpha1: what a user may set about the picker of the pool of the same name.
 
-Every field of the spec is optional and acts. Defaults live here and not in the CRD, which would freeze them
-into each object at its creation.
+Every field of the spec is optional and has an effect. Defaults live here and not in the CRD, which would
+freeze them into each object at its creation.
 """
 
 from enum import StrEnum
@@ -64,9 +64,9 @@ class ResourceRequirements(ApiType):
     )
 
     limits: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
-    """The most that the container may use."""
+    """Upper limits of what the container may use."""
     requests: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
-    """What the scheduler keeps free for it."""
+    """What the scheduler reserves for the container."""
 
 
 class ProxyMode(StrEnum):
@@ -77,7 +77,7 @@ class ProxyMode(StrEnum):
 
 
 class ProxySpec(ApiType):
-    """An Envoy in front of the pool, for clusters without a gateway that knows pools."""
+    """An Envoy in front of the pool, for clusters without a gateway that supports InferencePools."""
 
     mode: ProxyMode = ProxyMode.NONE
     """None (the default) runs no proxy; Deployment runs one behind the Service `<picker>-proxy`."""
@@ -90,10 +90,10 @@ class ProxySpec(ApiType):
 
 
 class EndpointPickerSpec(ApiType):
-    """What the user wants; all of it may be left out."""
+    """The user's settings; all are optional."""
 
     paused: bool = False
-    """True stops the operator from changing or healing anything of this picker; status goes on."""
+    """True keeps the operator from changing or healing this picker's objects; it still writes the status."""
     image: Image | None = None
     """Picker image; the operator's --epp-image when absent."""
     config: (
@@ -127,21 +127,21 @@ class EndpointCounts(ApiType):
 
 
 class EndpointPickerStatus(ApiType):
-    """How the picker stands; written by the operator only."""
+    """The observed state of the picker; written by the operator only."""
 
     conditions: Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=16)] = ()
     """Accepted, ResolvedRefs, PickerReady, EndpointsReady, EndpointsReachable, PickerReachable,
     ConfigAccepted, and Ready as their summary."""
     observed_generation: Generation | None = None
-    """metadata.generation of the EndpointPicker that this was judged from."""
+    """metadata.generation of the EndpointPicker that this status describes."""
     observed_pool_generation: Generation | None = None
-    """metadata.generation of the InferencePool that this was judged from."""
+    """metadata.generation of the InferencePool that this status describes."""
     ready_replicas: Count | None = None
     """Picker pods that are ready."""
     endpoints: EndpointCounts | None = None
     """Endpoints of the pool."""
     priorities: Count | None = None
-    """Entries of the priority table that the picker was given."""
+    """Entries of the priority table that the operator wrote for the picker."""
     proxy_address: str | None = None
     """host:port of the standalone proxy's Service, while there is one."""
 
@@ -157,6 +157,6 @@ class EndpointPicker(ApiType):
     kind: str = PICKER_KIND
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     spec: EndpointPickerSpec = Field(default_factory=EndpointPickerSpec)
-    """What the user wants."""
+    """Desired state, set by the user."""
     status: EndpointPickerStatus | None = None
-    """How it stands."""
+    """Observed state, written by the operator."""

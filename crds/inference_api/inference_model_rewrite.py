@@ -1,4 +1,4 @@
-"""InferenceModelRewrite v1alpha2: which model a request's model name really means. The type only, for now."""
+"""InferenceModelRewrite v1alpha2: replaces the model name of a request. Only the type: no picker reads it."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ class ModelMatch(ApiType):
 
 
 class Match(ApiType):
-    """One way for a rule to apply."""
+    """A condition under which a rule applies."""
 
     model: ModelMatch
     """The request's model."""
@@ -37,10 +37,10 @@ class TargetModel(ApiType):
 
 
 class RewriteRule(ApiType):
-    """What happens to requests that match."""
+    """The target models of the requests that match."""
 
     matches: tuple[Match, ...] = ()
-    """Any of these applies the rule; none at all applies it to every request."""
+    """The rule applies to requests that match one of these; to every request when the list is empty."""
     targets: Annotated[tuple[TargetModel, ...], Schema(minItems=1)] = ()
     """Models to choose from, at random by weight."""
 
@@ -73,6 +73,6 @@ class InferenceModelRewrite(ApiType):
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     # Upstream's schema does not require spec; one without it does nothing.
     spec: InferenceModelRewriteSpec | None = None
-    """What the user wants."""
+    """Desired state, set by the user."""
     status: InferenceModelRewriteStatus | None = None
-    """How it stands."""
+    """Observed state, written by controllers."""

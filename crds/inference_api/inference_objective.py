@@ -13,7 +13,7 @@ from inference_api.names import POOL_GROUP, POOL_KIND
 
 
 def pending_condition(kind: str) -> list[dict[str, Any]]:
-    """Return upstream's server-side default of a status nobody has written yet."""
+    """Return upstream's server-side default of a status that no controller has written yet."""
     return [
         {
             "lastTransitionTime": "1970-01-01T00:00:00Z",
@@ -40,7 +40,7 @@ class PoolRef(ApiType):
 
 
 class InferenceObjectiveSpec(ApiType):
-    """What requests are promised that carry the objective's name in a header."""
+    """Treatment of the requests that carry the objective's name in a header."""
 
     pool_ref: PoolRef
     """The pool that the objective is for."""
@@ -54,7 +54,7 @@ class InferenceObjectiveStatus(ApiType):
     conditions: Annotated[
         tuple[Condition, ...],
         list_of("map", "type", maxItems=8),
-        # The default's type is not the documented one; it is upstream's all the same.
+        # Upstream's default has the type Ready, although its documentation names Accepted.
         server_default(pending_condition("Ready")),
     ] = ()
     """Accepted says whether a picker uses the objective."""
@@ -68,6 +68,6 @@ class InferenceObjective(ApiType):
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     # Upstream's schema does not require spec; one without it points at no pool.
     spec: InferenceObjectiveSpec | None = None
-    """What the user wants."""
+    """Desired state, set by the user."""
     status: InferenceObjectiveStatus | None = None
-    """How it stands."""
+    """Observed state, written by controllers."""

@@ -60,17 +60,17 @@ class EndpointPickerRef(ApiType):
     group: Annotated[GroupName, SERVER_DEFAULTED] = ""
     """API group of the referent; empty is the core group."""
     kind: Annotated[KindName, SERVER_DEFAULTED] = "Service"
-    """Kind of the referent. A Service of type ExternalName is not supported by anyone."""
+    """Kind of the referent. No implementation supports a Service of type ExternalName."""
     name: ObjectName
     """Name of the referent, in the pool's namespace."""
     port: Port | None = None
     """Service port of the picker; required when the referent is a Service."""
     failure_mode: Annotated[str, Schema(enum=[FAIL_OPEN, FAIL_CLOSE]), SERVER_DEFAULTED] = FAIL_CLOSE
-    """What a gateway does while the picker does not answer: FailOpen picks by itself, FailClose refuses."""
+    """What a gateway does while the picker does not answer. FailOpen: pick by itself. FailClose: refuse."""
 
 
 class InferencePoolSpec(ApiType):
-    """Which pods serve, on which ports, and who picks among them."""
+    """The pods that serve, their ports, and the endpoint picker."""
 
     selector: LabelSelector
     """Pods of the pool."""
@@ -95,7 +95,7 @@ class InferencePoolSpec(ApiType):
 
 
 class ParentReference(ApiType):
-    """A gateway, or whatever else routes to the pool."""
+    """A gateway or another object that routes to the pool."""
 
     group: Annotated[GroupName, SERVER_DEFAULTED] = "gateway.networking.k8s.io"
     """API group of the parent."""
@@ -110,10 +110,10 @@ class ParentReference(ApiType):
 
 
 class ParentStatus(ApiType):
-    """The pool as one parent sees it."""
+    """The pool's state for one parent."""
 
     parent_ref: ParentReference
-    """Whose view this is."""
+    """The parent that this entry is about."""
     controller_name: (
         Annotated[
             str,
@@ -128,7 +128,7 @@ class ParentStatus(ApiType):
     ) = None
     """Controller that wrote this entry, as DOMAIN/PATH."""
     conditions: Conditions = ()
-    """Accepted and ResolvedRefs, as that parent judges them."""
+    """Accepted and ResolvedRefs, for this parent."""
 
 
 class InferencePoolStatus(ApiType):
@@ -145,6 +145,6 @@ class InferencePool(ApiType):
     kind: str = ""
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
     spec: InferencePoolSpec
-    """What the user wants."""
+    """Desired state, set by the user."""
     status: InferencePoolStatus | None = None
-    """How gateways see it."""
+    """Observed state, written by gateways."""

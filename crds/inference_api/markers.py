@@ -1,4 +1,4 @@
-"""Annotations that carry what a CRD schema needs and Python's types cannot say.
+"""Annotations for the parts of a CRD schema that Python's types cannot express.
 
 They describe what the API server enforces. Reading stays lenient: an object that the server once admitted
 must stay readable, also when a newer CRD admits more than these types know.
@@ -29,7 +29,7 @@ class Schema:
         return {**handler(core_schema), **self._keywords}
 
 
-#: Lets the API server fill in the field's default. Only for kinds of others, whose schema has such defaults.
+#: Lets the API server fill in the field's default. Only for upstream's kinds, whose schemas have defaults.
 SERVER_DEFAULTED: Final = Schema(**{SERVER_DEFAULT: True})
 
 

@@ -1,4 +1,4 @@
-"""What all Kubernetes objects share: object metadata, and conditions with the arithmetic to keep them.
+"""What all Kubernetes objects share: object metadata, and conditions with their transition times.
 
 Pure: the time is an argument.
 """
@@ -88,7 +88,7 @@ class Condition(ApiType):
     last_transition_time: datetime
     """When `status` last changed; not when the reason or message did."""
     observed_generation: Generation | None = None
-    """metadata.generation of the object that this was judged from."""
+    """metadata.generation of the object that this condition describes."""
 
 
 Conditions = Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=8)]

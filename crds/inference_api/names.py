@@ -23,19 +23,19 @@ PICKER_VERSION: Final = "v1alpha1"
 PICKER_KIND: Final = "EndpointPicker"
 PICKER_PLURAL: Final = "endpointpickers"
 
-#: Marks an object as made by Headroom; with the pool uid annotation it is what makes a child ours.
+#: Marks an object as made by Headroom. An object with it and the pool uid annotation is a child of that pool.
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_VALUE: Final = "headroom"
 #: First 16 hex digits of SHA-256 of the pool's name: a pool name may be too long for a label value.
 POOL_HASH_LABEL: Final = "headroom.dev/pool-hash"
 POOL_NAME_ANNOTATION: Final = "headroom.dev/pool-name"
 POOL_UID_ANNOTATION: Final = "headroom.dev/pool-uid"
-#: "false" on a pool leaves everything as it is, "true" skips the take-up wait and takes over.
+#: On a pool: "false" keeps the operator from changing anything, "true" makes it take over without waiting.
 MANAGED_ANNOTATION: Final = "headroom.dev/managed"
-#: One word of ours on a pool, shown by `kubectl get inferencepools`.
+#: The operator's verdict on a pool in one word, shown by `kubectl get inferencepools`.
 PICKER_ANNOTATION: Final = "headroom.dev/picker"
 
-#: Comma list of the target ports that a pod really serves; absent means all of the pool's.
+#: On a pod: comma-separated target ports that it serves; absent means all of the pool's.
 ACTIVE_PORTS_ANNOTATIONS: Final = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 
 EXT_PROC_PORT: Final = 9002

@@ -1,6 +1,6 @@
-"""What a picker says of the texts that it is given (which it saw last, whether it uses it), and its health.
+"""A picker's report on its configuration texts (which it saw last, which it uses) and on its health.
 
-The picker serves it as JSON on its metrics port; the operator reads it and makes a condition of it. Pure.
+The picker serves it as JSON on its metrics port; the operator reads it and derives conditions. Pure.
 """
 
 from enum import StrEnum
@@ -13,14 +13,14 @@ from inference_api.picker_health import PickerHealth
 
 #: Path on the picker's metrics port.
 OFFERED_PATH: Final = "/debug/config"
-#: The most characters of an error that are passed on.
+#: Limit on the text of an error, characters.
 ERROR_LIMIT: Final = 2000
 
 _MARK_DIGITS: Final = 16
 
 
 def text_mark(text: str) -> str:
-    """Return what stands for a text: the first 16 hex digits of the SHA-256 of its UTF-8 form."""
+    """Return a digest that identifies a text: the first 16 hex digits of the SHA-256 of its UTF-8 form."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK_DIGITS]
 
 
@@ -28,15 +28,15 @@ class Uses(StrEnum):
     """Which text a picker works with."""
 
     OFFERED = "offered"
-    """The one that it was offered last."""
+    """The text offered last."""
     LAST_GOOD = "last-good"
-    """That one is refused; the last one without a fault stays in use."""
+    """The text offered last is refused; the last valid one stays in use."""
     DEFAULT = "default"
-    """That one is refused, and there was none before: the default (of priorities: none) is in use."""
+    """The text offered last is refused, with no valid one before: the default (no priorities) is in use."""
 
 
 class OfferedText(BaseModel):
-    """How one text stands."""
+    """The picker's verdict on one text."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -48,13 +48,13 @@ class OfferedText(BaseModel):
 
     @classmethod
     def judged(cls, text: str, error: str, *, replaced: bool) -> "OfferedText":
-        """Return how a text stands; `replaced` tells that a good one came before it."""
+        """Return the verdict on a text; `replaced` says that a valid one was in use before it."""
         uses = Uses.OFFERED if not error else Uses.LAST_GOOD if replaced else Uses.DEFAULT
         return cls(mark=text_mark(text), error=error[:ERROR_LIMIT], uses=uses)
 
 
 class Offered(BaseModel):
-    """How both texts stand, and what the picker sees of its proxies and endpoints."""
+    """The verdicts on both texts, and the health of the picker's connections."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a picker says of the connections to it and from it, within its answer to the operator. Pure."""
+"""A picker's report on the connections to it and from it: a part of its answer to the operator. Pure."""
 
 from typing import Annotated, Final
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 MOST_PORTS: Final = 16
 MOST_KINDS: Final = 16
 
-# Kinds of failed handshakes that the operator makes a condition of. They are lean_grpc.HandshakeFailure's.
+# Kinds of failed handshakes that the operator reports in a condition. They are lean_grpc.HandshakeFailure's.
 CLEARTEXT_HTTP2: Final = "cleartext_http2"
 NO_HTTP2: Final = "no_http2"
 UNTRUSTED: Final = "untrusted"
@@ -17,10 +17,10 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class PortHealth(BaseModel):
-    """How the ready endpoints of one target port answer the picker, by number.
+    """Numbers of ready endpoints of one target port, by the result of the picker's scrapes.
 
-    The counts are of endpoints that failed several times in a row. What `total` has beyond their sum answers
-    with metrics, or has not been asked yet.
+    The counts cover endpoints that failed several times in a row. The rest of `total` answers with metrics,
+    or has not been scraped yet.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -29,7 +29,7 @@ class PortHealth(BaseModel):
     total: _Count
     """Ready endpoints on this port."""
     refused: _Count = 0
-    """Connection refused: nobody listens."""
+    """Connection refused: no process listens."""
     unreachable: _Count = 0
     """No connection for another reason, such as silence or no route."""
     silent: _Count = 0
@@ -44,7 +44,7 @@ class PortHealth(BaseModel):
 
 
 class PickerHealth(BaseModel):
-    """What a picker sees of its proxies and endpoints."""
+    """The state of a picker's connections from proxies and to endpoints."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -55,4 +55,4 @@ class PickerHealth(BaseModel):
     ports: Annotated[tuple[PortHealth, ...], Field(max_length=MOST_PORTS)] = ()
     """Every target port with ready endpoints, in ascending order; empty while metrics are not scraped."""
     settled: bool = True
-    """False while an endpoint that became ready lately has not been heard of: ask again soon."""
+    """False while an endpoint that became ready lately has no result yet: ask again soon."""

@@ -22,7 +22,7 @@ class ObjectiveEntry(BaseModel):
 
 
 class PriorityTable(BaseModel):
-    """All that a picker needs to know of the objectives that point at its pool.
+    """The objectives that point at a picker's pool, by name.
 
     Equal inputs give equal JSON (`dump`): keys are sorted, so that an unchanged table causes no write.
     """

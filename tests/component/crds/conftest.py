@@ -1,4 +1,4 @@
-"""One API server with all our CRDs, for all tests of this folder."""
+"""One API server with all CRDs of the tree, for all tests of this folder."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the API server accepts and refuses of an InferencePool, and the words it says it with."""
+"""The InferencePools that the API server accepts and refuses, and the messages of the refusals."""
 
 from copy import deepcopy
 from itertools import count
@@ -53,7 +53,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "64 labels": {"selector__matchLabels": {f"l{i}": "x" for i in range(64)}},
     "empty label value": {"selector__matchLabels": {"app": ""}},
     "label value of 63": {"selector__matchLabels": {"app": "x" * 63}},
-    "bad label key, which only we can find": {"selector__matchLabels": {"-/bad key!": "x"}},
+    "bad label key, which the schema cannot find": {"selector__matchLabels": {"-/bad key!": "x"}},
     "FailOpen": {"endpointPickerRef__failureMode": "FailOpen"},
     "no picker (v1.6)": {"endpointPickerRef": None},
     "other kind without port": {"endpointPickerRef": {"group": "example.com", "kind": "Picker", "name": "e"}},
@@ -110,7 +110,7 @@ def test_a_valid_pool_is_accepted_and_can_be_read(api: ApiServer, changes: dict[
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_broken_pool_is_refused_and_told_why(api: ApiServer, changes: dict[str, Any], words: str) -> None:
+def test_a_broken_pool_is_refused_with_a_reason(api: ApiServer, changes: dict[str, Any], words: str) -> None:
     answer = api.create(POOLS, pool_with(**changes))
 
     assert answer.code == 422

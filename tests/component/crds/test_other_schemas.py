@@ -1,4 +1,4 @@
-"""What the API server accepts and refuses of an EndpointPicker, an InferenceObjective, a rewrite."""
+"""The EndpointPickers, InferenceObjectives and rewrites that the API server accepts and refuses."""
 
 from itertools import count
 from typing import Any
@@ -146,7 +146,7 @@ def test_a_broken_objective_is_refused(api: ApiServer, spec: dict[str, Any], wor
     assert words.lower() in answer.message.lower()
 
 
-def test_an_objective_that_nobody_took_up_says_pending(api: ApiServer) -> None:
+def test_an_objective_without_a_controller_is_pending(api: ApiServer) -> None:
     name = api.create(OBJECTIVES, objective({"poolRef": {"name": "pool"}})).body["metadata"]["name"]
 
     answer = api.request("PATCH", f"{OBJECTIVES}/{name}/status", {"status": {}}, MERGE_PATCH)

@@ -14,7 +14,7 @@ def condition(kind: str, status: str, reason: str, message: str = "") -> dict[st
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
 
 
-def test_a_pool_shows_our_word_from_its_annotation_and_the_first_parent(api: ApiServer) -> None:
+def test_a_pool_shows_its_picker_annotation_and_the_first_parent(api: ApiServer) -> None:
     pool = {
         "apiVersion": "inference.networking.k8s.io/v1",
         "kind": "InferencePool",
