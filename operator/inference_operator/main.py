@@ -7,15 +7,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from inference_operator.api import Api
-from inference_operator.connection import Connection, ConnectionProblem
-from inference_operator.controller import Controller
-from inference_operator.flags import parse_settings
-from inference_operator.health import HealthServer
-from inference_operator.kinds import Kind
-from inference_operator.kopf_watch import Watch
-from inference_operator.logs import configure_logs
-from inference_operator.settings import Settings
+from inference_operator.core.kinds import Kind
+from inference_operator.core.settings import Settings
+from inference_operator.shell.api import Api
+from inference_operator.shell.connection import Connection, ConnectionProblem
+from inference_operator.shell.controller import Controller
+from inference_operator.shell.flags import parse_settings
+from inference_operator.shell.health import HealthServer
+from inference_operator.shell.kopf_watch import Watch
+from inference_operator.shell.logs import configure_logs
 
 log = logging.getLogger(__name__)
 

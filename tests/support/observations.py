@@ -7,12 +7,12 @@ from typing import Any
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
 from inference_api.offered import Offered, OfferedText, Uses, text_mark
-from inference_operator.desired.plan import desired
-from inference_operator.kinds import CHILD_KINDS, CONFIG_MAP, OBJECTIVES, PICKER, POD, POOL, Kind, Object
-from inference_operator.observation import Access, Observation
-from inference_operator.ownership import Verdict, judge
-from inference_operator.picker_answers import PickerAnswer
-from inference_operator.settings import Settings
+from inference_operator.core.desired.plan import desired
+from inference_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, OBJECTIVES, PICKER, POD, POOL, Kind, Object
+from inference_operator.core.observation import Access, Observation
+from inference_operator.core.ownership import Verdict, judge
+from inference_operator.core.picker_answers import PickerAnswer
+from inference_operator.core.settings import Settings
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings(epp_image="headroom-epp:1", proxy_image="envoy:1")

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from inference_api import names
-from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
+from inference_operator.core.desired.proxy_bootstrap import ProxySettings, proxy_args
 from local_cluster.images import DEFAULT_IMAGES
 
 PICKER = Path(__file__).with_name("picker_stand_in.py")

@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from inference_operator.connection import Connection
+from inference_operator.shell.connection import Connection
 
 Object = dict[str, Any]
 

@@ -5,9 +5,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from inference_operator.api import Api
-from inference_operator.connection import Connection
-from inference_operator.kinds import CHILD_KINDS, CRD, EVENT, OBJECTIVES, PICKER, POD, POOL, Kind, Object
+from inference_operator.core.kinds import CHILD_KINDS, CRD, EVENT, OBJECTIVES, PICKER, POD, POOL, Kind, Object
+from inference_operator.shell.api import Api
+from inference_operator.shell.connection import Connection
 
 KINDS = (POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT, CRD)
 

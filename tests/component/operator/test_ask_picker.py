@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from inference_api.offered import OFFERED_PATH, Offered, OfferedText, Uses
 from inference_api.picker_health import PickerHealth, PortHealth
-from inference_operator.api import Api, ApiUnavailable
-from inference_operator.ask_picker import PickerAsker
-from inference_operator.endpoints import EndpointTally
-from inference_operator.kinds import Kind, Object, PoolKey
-from inference_operator.picker_answers import PickerAnswer, Question
+from inference_operator.core.endpoints import EndpointTally
+from inference_operator.core.kinds import Kind, Object, PoolKey
+from inference_operator.core.picker_answers import PickerAnswer, Question
+from inference_operator.shell.api import Api, ApiUnavailable
+from inference_operator.shell.ask_picker import PickerAsker
 
 KEY: PoolKey = ("ns", "llm")
 HOST = "127.0.94.1"

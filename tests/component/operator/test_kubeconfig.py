@@ -14,7 +14,7 @@ from aiohttp import web
 from certificates import KeyPair, new_pair
 from cluster_client.access import ApiAccess
 from cluster_client.api import KubernetesApi
-from inference_operator.connection import Connection, ConnectionProblem
+from inference_operator.shell.connection import Connection, ConnectionProblem
 
 
 @pytest.fixture

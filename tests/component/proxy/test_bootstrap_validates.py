@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from inference_operator.desired.proxy_bootstrap import ProxySettings, proxy_args
+from inference_operator.core.desired.proxy_bootstrap import ProxySettings, proxy_args
 from local_cluster.images import DEFAULT_IMAGES
 
 

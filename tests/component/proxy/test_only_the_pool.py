@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inference_operator.desired.proxy_bootstrap import WORKERS
+from inference_operator.core.desired.proxy_bootstrap import WORKERS
 from pool_proxy import Proxy, eventually
 
 Start = Callable[[bool], Awaitable[Proxy]]

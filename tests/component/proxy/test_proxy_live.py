@@ -10,7 +10,7 @@ from io import BytesIO
 import aiohttp
 import pytest
 
-from inference_operator.desired.proxy_bootstrap import WORKERS
+from inference_operator.core.desired.proxy_bootstrap import WORKERS
 from pool_proxy import Proxy
 
 Start = Callable[[bool], Awaitable[Proxy]]

@@ -11,8 +11,8 @@ from inference_api import names
 from inference_api.endpoint_picker import EndpointPicker, ProxyMode
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
-from inference_operator import kinds
-from inference_operator.flags import parse_settings
+from inference_operator.core import kinds
+from inference_operator.shell.flags import parse_settings
 from manifest_files import BASE, MANIFESTS, QUICKSTART, ROOT, kustomized, objects, one
 
 BASE_OBJECTS = kustomized(BASE)

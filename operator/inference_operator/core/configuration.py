@@ -1,0 +1,85 @@
+"""Whether the picker uses the configuration that it was given: what to ask, what the answer means. Pure."""
+
+from typing import Final
+
+from inference_api import names
+from inference_api.endpoint_picker import CONFIG_ACCEPTED
+from inference_api.offered import Offered, OfferedText, Uses, text_mark
+from inference_operator.core import reasons
+from inference_operator.core.desired.ports import picker_ports
+from inference_operator.core.kinds import CONFIG_MAP, DEPLOYMENT
+from inference_operator.core.naming import config_name, priorities_name
+from inference_operator.core.observation import Observation
+from inference_operator.core.picker_answers import Question
+from inference_operator.core.reasons import Reason
+from inference_operator.core.rollout import Judgement
+
+#: The most characters of a picker's error that are passed on.
+_ERROR_LIMIT: Final = 500
+_INSTEAD: Final = {
+    Uses.OFFERED: "it all the same",
+    Uses.LAST_GOOD: "the last good one",
+    Uses.DEFAULT: "the default",
+}
+
+
+def question(seen: Observation) -> Question | None:
+    """Return what to ask the picker; None while no pod of it is ready, or there is nothing to ask about."""
+    if seen.pool is None:  # its ports are not known
+        return None
+    deployment = seen.child(DEPLOYMENT, seen.picker_name)
+    mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
+    if deployment is None or not deployment.get("status", {}).get("readyReplicas") or not mark:
+        return None
+    return Question(
+        namespace=seen.namespace,
+        app=seen.picker_name,
+        port=picker_ports(seen).metrics,
+        mark=mark,
+        deployment=deployment["metadata"].get("resourceVersion", ""),
+        endpoints=seen.endpoints,
+    )
+
+
+def judge_configuration(seen: Observation) -> Judgement:
+    """Return what the picker says of the configuration that is written now.
+
+    While that is being asked, the condition stays what it was, with the generation that it was judged from:
+    nobody is told "unknown" in the moment between a change and the answer.
+    """
+    known = seen.picker_answer
+    mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
+    if mark and known.answer is not None and known.answer.config.mark == mark:
+        return _said(seen, known.answer)
+    held = None if seen.held_status is None else seen.held_status.condition(CONFIG_ACCEPTED)
+    if known.asking and held is not None and held.reason != reasons.NOT_JUDGED.word:
+        return Judgement(
+            held.status, reasons.Finding(held.reason, held.message), generation=held.observed_generation
+        )
+    if known.problem:
+        port = picker_ports(seen).metrics
+        return Judgement("Unknown", reasons.NOT_ANSWERED.say(problem=known.problem, port=port))
+    return Judgement("Unknown", reasons.NOT_ASKED.say())
+
+
+def _said(seen: Observation, answer: Offered) -> Judgement:
+    if answer.config.error:
+        given = seen.spec.config is not None
+        return _refused(reasons.CONFIG_REFUSED if given else reasons.DEFAULT_REFUSED, answer.config)
+    mark = _mark(seen, priorities_name(seen.picker_name), names.PRIORITIES_KEY)
+    if answer.priorities.error and answer.priorities.mark == mark:
+        return _refused(reasons.PRIORITIES_REFUSED, answer.priorities)
+    return Judgement("True", reasons.CONFIG_ACCEPTED.say())
+
+
+def _refused(reason: Reason, text: OfferedText) -> Judgement:
+    words = " ".join(text.error.split()).rstrip(".")
+    error = words if len(words) <= _ERROR_LIMIT else words[: _ERROR_LIMIT - 1] + "…"
+    return Judgement("False", reason.say(error=error, instead=_INSTEAD[text.uses]))
+
+
+def _mark(seen: Observation, name: str, key: str) -> str:
+    """Return the mark of the text that the ConfigMap holds; "" when it is not there or not to be seen."""
+    live = seen.child(CONFIG_MAP, name)
+    text = None if live is None else (live.get("data") or {}).get(key)
+    return text_mark(text) if isinstance(text, str) else ""

@@ -1,0 +1,61 @@
+"""The two ConfigMaps that a picker watches: its configuration and its priority table. Pure."""
+
+from typing import Any
+
+import yaml
+
+from inference_api import names
+from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
+from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND
+from inference_api.priority_table import ObjectiveEntry, PriorityTable
+from inference_operator.core.desired.intent import Intent, intent
+from inference_operator.core.kinds import CONFIG_MAP
+from inference_operator.core.naming import child_metadata, config_name, priorities_name
+from inference_operator.core.observation import Observation
+
+
+def desired(seen: Observation) -> tuple[Intent, Intent]:
+    """Return the configuration and the priority table."""
+    picker = seen.picker_name
+    return (
+        intent(
+            CONFIG_MAP,
+            child_metadata(seen, config_name(picker), picker),
+            data={names.CONFIG_KEY: config_text(seen.spec.config)},
+        ),
+        intent(
+            CONFIG_MAP,
+            child_metadata(seen, priorities_name(picker), picker),
+            data={names.PRIORITIES_KEY: _priorities_text(seen)},
+        ),
+    )
+
+
+def _priorities_text(seen: Observation) -> str:
+    """Return the table; the one that is there while objectives cannot be read."""
+    live = seen.child(CONFIG_MAP, priorities_name(seen.picker_name))
+    if live is not None and seen.access.objectives in seen.access.blind:
+        return str((live.get("data") or {}).get(names.PRIORITIES_KEY, "")) or priority_table(seen).dump()
+    return priority_table(seen).dump()
+
+
+def config_text(config: dict[str, Any] | None) -> str:
+    """Return the EndpointPickerConfig as YAML: the user's body with its type named, or the default."""
+    if config is None:
+        return DEFAULT_PICKER_CONFIG
+    body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **config}
+    return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+
+
+def priority_table(seen: Observation) -> PriorityTable:
+    """Return the objectives of the pool, compiled."""
+    return PriorityTable(
+        objectives={
+            objective.metadata.name: ObjectiveEntry(
+                priority=(objective.spec.priority or 0) if objective.spec else 0,
+                generation=objective.metadata.generation,
+            )
+            for objective in seen.objectives
+            if objective.metadata.deletion_timestamp is None
+        }
+    )

@@ -1,0 +1,35 @@
+"""The EndpointPicker of a pool whose user made none. Pure."""
+
+from inference_api import names
+from inference_operator.core.desired.intent import Intent, intent
+from inference_operator.core.kinds import PICKER, Object
+from inference_operator.core.naming import child_metadata
+from inference_operator.core.observation import ChildKey, Observation
+from inference_operator.core.ownership import ours, users_own
+
+
+def desired(seen: Observation) -> tuple[Intent, ...]:
+    """Return the EndpointPicker, named like the pool, with an empty spec; a user's own is left alone.
+
+    Where a user has applied one over ours, an intent without our metadata hands it over: it is not owned by
+    the pool any more and survives it.
+    """
+    if PICKER not in seen.access.served:
+        return ()
+    live = seen.picker_object
+    if live is not None and users_own(live, seen.pool_name, seen.pool_uid):
+        if not ours(live, seen.pool_name, seen.pool_uid):
+            return ()
+        return (intent(PICKER, {"name": seen.pool_name, "namespace": seen.namespace}),)
+    metadata = child_metadata(seen, seen.pool_name, seen.picker_name)
+    # The labels of the others select pods; here a picker name that is no label value must do no harm.
+    metadata["labels"] = {names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
+    return (intent(PICKER, metadata, claimed=True),)
+
+
+def superfluous(seen: Observation) -> dict[ChildKey, Object]:
+    """Return our EndpointPicker for removal when the pool is let go; never a user's."""
+    live = seen.picker_object
+    if live is None or users_own(live, seen.pool_name, seen.pool_uid):
+        return {}
+    return {(PICKER, seen.pool_name): live}

@@ -1,0 +1,199 @@
+"""Clusters of the standalone proxy: the pool's model servers, its picker, and Envoy's own admin socket.
+
+Pure. What a dead or frozen picker costs is decided here.
+"""
+
+from typing import Final
+
+from inference_api import names
+from inference_operator.core.desired.envoy_config import Config, extension, pipe, socket, typed
+
+POOL: Final = names.EDS_CLUSTER
+PICKER: Final = "picker"
+ADMIN: Final = "admin"
+#: What a connection may hold back in each direction; also the largest body that can be sent a second time.
+CONNECTION_BUFFER_BYTES: Final = 1 << 20
+
+_HEALTH_PATH: Final = "/health"
+#: Shorter than the 5 s after which a model server on uvicorn closes an idle connection under our hands.
+_POOL_IDLE_S: Final = 4
+_PICKER_IDLE_S: Final = 3600
+#: Envoy's own limits of 1024 would refuse long streams; the picker is what limits load.
+_MAX_REQUESTS: Final = 65_536
+#: By default Envoy tells its workers a change of health that follows another within a second only a second
+#: later. A picker that froze soon after it had come back was asked by the workers for so long.
+_TELL_WORKERS_AT_ONCE: Final[Config] = {"update_merge_window": "0s"}
+
+
+def pool_cluster(*, http2: bool) -> Config:
+    """Return the model servers, as the picker tells them; the last answer holds while the picker is away."""
+    health_check: Config = {
+        "interval": "2s",
+        "interval_jitter_percent": 20,
+        "no_traffic_interval": "2s",
+        "timeout": "1s",
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 1,
+        "http_health_check": {"path": _HEALTH_PATH},
+    }
+    if http2:
+        health_check["http_health_check"]["codec_client_type"] = "HTTP2"
+    return {
+        "name": POOL,
+        "type": "EDS",
+        "connect_timeout": "1s",
+        "per_connection_buffer_limit_bytes": CONNECTION_BUFFER_BYTES,
+        "eds_cluster_config": {"service_name": names.EDS_CLUSTER, "eds_config": _endpoints_from_picker()},
+        "load_balancing_policy": _override_host(),
+        "health_checks": [health_check],
+        # Without this, Envoy keeps an endpoint that left the pool for as long as it passes the health check.
+        "ignore_health_on_host_removal": True,
+        # Where no endpoint passes the check, the server may just not have that path: then all are tried.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}, **_TELL_WORKERS_AT_ONCE},
+        "circuit_breakers": _wide_open(),
+        "typed_extension_protocol_options": _http_options(
+            {"http2_protocol_options" if http2 else "http_protocol_options": {}}, idle_timeout_s=_POOL_IDLE_S
+        ),
+    }
+
+
+def _endpoints_from_picker() -> Config:
+    """Return the EDS source. The proxy is ready after its first answer, and asks again within a second."""
+    back_off = {"base_interval": "0.1s", "max_interval": "1s"}
+    return {
+        "resource_api_version": "V3",
+        # 0 waits: a proxy that knows no endpoint yet would only answer 503, others may know some.
+        "initial_fetch_timeout": "0s",
+        "api_config_source": {
+            "api_type": "GRPC",
+            "transport_api_version": "V3",
+            "set_node_on_first_message_only": True,
+            "grpc_services": [
+                {
+                    "envoy_grpc": {
+                        "cluster_name": PICKER,
+                        "retry_policy": {"retry_back_off": back_off},
+                    }
+                }
+            ],
+        },
+    }
+
+
+def _override_host() -> Config:
+    """Return the policy that follows the picker's list in order, and takes any endpoint when it has none."""
+    round_robin = extension(
+        "envoy.load_balancing_policies.round_robin",
+        "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin",
+    )
+
+    def metadata(key: str) -> Config:
+        return {"key": names.LB_NAMESPACE, "path": [{"key": key}]}
+
+    override = extension(
+        "envoy.load_balancing_policies.override_host",
+        "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
+        override_host_sources=[
+            {"metadata": metadata(names.DESTINATION_KEY)},
+            {"header": names.DESTINATION_KEY},
+        ],
+        selected_host_key=metadata(names.DESTINATION_SERVED_KEY),
+        fallback_policy={"policies": [{"typed_extension_config": round_robin}]},
+    )
+    return {"policies": [{"typed_extension_config": override}]}
+
+
+def picker_cluster(host: str, port: int) -> Config:
+    """Return the picker: a dead one is out at its first failure, a frozen one within a second.
+
+    The health check keeps new requests away; unanswered pings end the streams that wait for a frozen picker,
+    which may pause for a second before that. The picker has to allow a ping every half second.
+    """
+    address = {"address": socket(host, port)}
+    return {
+        "name": PICKER,
+        "cluster_type": extension(
+            "envoy.clusters.dns",
+            "envoy.extensions.clusters.dns.v3.DnsCluster",
+            # A new picker pod has a new address, and may be the only one.
+            dns_refresh_rate="1s",
+            dns_failure_refresh_rate={"base_interval": "0.5s", "max_interval": "1s"},
+            dns_lookup_family="V4_PREFERRED",
+            # The resolver of the C library reads /etc/hosts and search domains as all else in the pod does.
+            typed_dns_resolver_config=extension(
+                "envoy.network.dns_resolver.getaddrinfo",
+                "envoy.extensions.network.dns_resolver.getaddrinfo.v3.GetAddrInfoDnsResolverConfig",
+            ),
+        ),
+        "connect_timeout": "0.5s",
+        # An unhealthy picker is never asked.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}, **_TELL_WORKERS_AT_ONCE},
+        "health_checks": [
+            {
+                "interval": "0.3s",
+                "no_traffic_interval": "0.3s",
+                "no_traffic_healthy_interval": "0.3s",
+                "timeout": "0.5s",
+                "unhealthy_threshold": 1,
+                "healthy_threshold": 1,
+                "grpc_health_check": {"service_name": names.EXT_PROC_SERVICE},
+            }
+        ],
+        "outlier_detection": {
+            "interval": "0.2s",
+            # Only a health check that succeeds brings it back, and does so at once. Time alone must not: a
+            # picker that is still away would cost a request in each worker again.
+            "base_ejection_time": "60s",
+            "max_ejection_time": "60s",
+            "successful_active_health_check_uneject_host": True,
+            "max_ejection_percent": 100,
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 1,
+            "enforcing_consecutive_local_origin_failure": 100,
+        },
+        "circuit_breakers": _wide_open(),
+        "transport_socket": extension(
+            "envoy.transport_sockets.tls",
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            # The picker signs its own certificate, so there is nobody to ask about it. No server name is
+            # sent: gRPC servers log an error for each one that their certificate does not hold.
+            common_tls_context={"alpn_protocols": ["h2"]},
+        ),
+        "typed_extension_protocol_options": _http_options(
+            {"http2_protocol_options": {"connection_keepalive": {"interval": "0.5s", "timeout": "1s"}}},
+            idle_timeout_s=_PICKER_IDLE_S,
+        ),
+        "load_assignment": {
+            "cluster_name": PICKER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": address}]}],
+        },
+    }
+
+
+def admin_cluster(path: str) -> Config:
+    """Return Envoy's own admin interface, on an abstract socket."""
+    endpoint = {"address": pipe(path)}
+    return {
+        "name": ADMIN,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": {
+            "cluster_name": ADMIN,
+            "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
+        },
+    }
+
+
+def _wide_open() -> Config:
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(limits, _MAX_REQUESTS)]}
+
+
+def _http_options(protocol: Config, *, idle_timeout_s: int) -> Config:
+    kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    options = typed(
+        kind,
+        common_http_protocol_options={"idle_timeout": f"{idle_timeout_s}s"},
+        explicit_http_config=protocol,
+    )
+    return {kind: options}

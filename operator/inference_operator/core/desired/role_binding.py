@@ -1,0 +1,25 @@
+"""The RoleBinding that lets a picker read its namespace. Pure.
+
+It binds the ClusterRole that ships with the operator, so the operator needs the right to bind that one name
+and none of the rights it hands out.
+"""
+
+from inference_operator.core.desired.intent import Intent, intent
+from inference_operator.core.kinds import ROLE_BINDING, SERVICE_ACCOUNT
+from inference_operator.core.naming import child_metadata
+from inference_operator.core.observation import Observation
+
+
+def desired(seen: Observation) -> Intent:
+    """Return the RoleBinding."""
+    name = seen.picker_name
+    return intent(
+        ROLE_BINDING,
+        child_metadata(seen, name, name),
+        roleRef={
+            "apiGroup": ROLE_BINDING.group,
+            "kind": "ClusterRole",
+            "name": seen.settings.picker_cluster_role,
+        },
+        subjects=[{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": seen.namespace}],
+    )

@@ -1,0 +1,94 @@
+"""Names of what the operator makes, and the metadata that marks it as ours. Pure."""
+
+from hashlib import sha256
+from typing import Any, Final
+
+from inference_api import names
+from inference_operator.core.kinds import POOL, Object
+from inference_operator.core.observation import Observation
+
+#: Field manager of server-side apply. Annotations on pools have one of their own.
+FIELD_MANAGER: Final = "headroom-operator"
+REPORT_MANAGER: Final = "headroom-operator-report"
+#: controllerName of our entry in a pool's status.parents.
+CONTROLLER_NAME: Final = "headroom.dev/standalone-proxy"
+
+APP_LABEL: Final = "app"
+PICKER_CONTAINER: Final = "epp"
+PROXY_CONTAINER: Final = "envoy"
+
+#: The most characters that the name of a Service may have.
+SERVICE_NAME_LIMIT: Final = 63
+_PROXY_SUFFIX: Final = "-proxy"
+
+
+def config_name(picker: str) -> str:
+    """Return the name of the ConfigMap that holds the EndpointPickerConfig."""
+    return f"{picker}-config"
+
+
+def priorities_name(picker: str) -> str:
+    """Return the name of the ConfigMap that holds the priority table."""
+    return f"{picker}-priorities"
+
+
+def proxy_name(picker: str) -> str:
+    """Return the name of the proxy's Deployment and Service."""
+    return f"{picker}{_PROXY_SUFFIX}"
+
+
+def pool_hash(pool_name: str) -> str:
+    """Return what stands for a pool in label values, which a pool's name may not fit."""
+    return sha256(pool_name.encode()).hexdigest()[:16]
+
+
+def selector_labels(app: str) -> dict[str, str]:
+    """Return the labels by which a Deployment and its Service find their pods; they can never change."""
+    return {APP_LABEL: app, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
+
+
+def child_labels(seen: Observation, app: str) -> dict[str, str]:
+    """Return the labels of a child, and of the pods of one."""
+    return {**selector_labels(app), names.POOL_HASH_LABEL: pool_hash(seen.pool_name)}
+
+
+def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
+    """Return the metadata of a child: where it is, that it is ours, and that it goes with its pool."""
+    return {
+        "name": name,
+        "namespace": seen.namespace,
+        "labels": child_labels(seen, app),
+        "annotations": {
+            names.POOL_NAME_ANNOTATION: seen.pool_name,
+            names.POOL_UID_ANNOTATION: seen.pool_uid,
+        },
+        "ownerReferences": [
+            {
+                "apiVersion": POOL.api_version,
+                "kind": POOL.kind,
+                "name": seen.pool_name,
+                "uid": seen.pool_uid,
+                "controller": True,
+            }
+        ],
+    }
+
+
+def pool_of(body: Object) -> str:
+    """Return the name of the pool that a child was made for; empty when it does not say.
+
+    A child that lost its annotation is still known by its controller.
+    """
+    annotations = body.get("metadata", {}).get("annotations") or {}
+    owner = pool_owner(body)
+    return str(annotations.get(names.POOL_NAME_ANNOTATION) or (owner["name"] if owner else ""))
+
+
+def pool_owner(body: Object) -> Object | None:
+    """Return the reference to the pool that controls the object; None when no pool does."""
+    for owner in body.get("metadata", {}).get("ownerReferences") or ():
+        group = str(owner.get("apiVersion", "")).partition("/")[0]
+        if owner.get("controller") and owner.get("kind") == POOL.kind and group == POOL.group:
+            found: Object = owner
+            return found
+    return None

@@ -1,0 +1,238 @@
+"""All that a decision about one pool may depend on. Pure values; any part may be stale.
+
+`observe.py` fills one in; `ownership`, `desired` and `status` read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from pydantic import ValidationError
+
+from inference_api import names
+from inference_api.endpoint_picker import EndpointPicker, EndpointPickerSpec, EndpointPickerStatus
+from inference_api.inference_objective import InferenceObjective
+from inference_api.inference_pool import EndpointPickerRef, InferencePool
+from inference_operator.core.endpoints import EndpointTally
+from inference_operator.core.kinds import Kind, Object, PoolKey
+from inference_operator.core.picker_answers import PickerAnswer
+from inference_operator.core.reasons import Finding
+from inference_operator.core.settings import Settings
+
+#: Kind and name of a child; the namespace is the pool's.
+ChildKey = tuple[Kind, str]
+#: The most fields that a message names.
+_FAULTS_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """Another pool of the namespace that names the same picker."""
+
+    name: str
+    uid: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    """A right that the operator lacks."""
+
+    kind: Kind
+    verb: str
+    subresource: str = ""
+    namespace: str | None = None
+    """Where it is lacking; None is the whole cluster."""
+
+    @property
+    def right(self) -> str:
+        """The right as RBAC spells it: "patch inferencepools/status.inference.networking.k8s.io"."""
+        kind = self.kind
+        plural = f"{kind.plural}/{self.subresource}" if self.subresource else kind.plural
+        return f"{self.verb} {plural}.{kind.group}" if kind.group else f"{self.verb} {plural}"
+
+    @property
+    def hides(self) -> bool:
+        """Whether the kind cannot be watched, in any namespace: one watch serves them all."""
+        return self.verb in {"list", "watch"} and not self.subresource
+
+    @property
+    def blinds(self) -> bool:
+        """Whether nothing of the kind may be made where the right is lacking, for it could not be kept."""
+        return self.hides or (self.verb == "patch" and not self.subresource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the API server lets the operator do, as of the last look."""
+
+    served: frozenset[Kind] = frozenset()
+    """Kinds that the API server serves."""
+    lacking: frozenset[Denied] = frozenset()
+    """Missing rights."""
+    blind: frozenset[Kind] = frozenset()
+    """Kinds that cannot be listed, watched or patched: nothing of them is made, for it could not be kept."""
+    objectives: Kind | None = None
+    """The kind of InferenceObjective in use: the first of the groups that is served."""
+    ignored: Kind | None = None
+    """The same of the other group, where that is served too and may be read: no picker uses these."""
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        """Missing rights as "verb resource", sorted."""
+        return tuple(sorted({each.right for each in self.lacking}))
+
+    def within(self, namespace: str) -> "Access":
+        """Return what concerns the pools of one namespace."""
+        here = frozenset(each for each in self.lacking if each.namespace in {None, namespace} or each.hides)
+        return replace(self, lacking=here, blind=frozenset(each.kind for each in here if each.blinds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One pool and what surrounds it."""
+
+    key: PoolKey
+    settings: Settings
+    now: datetime
+    pool: InferencePool | None = None
+    """The pool, typed; None when there is none, or when its type refuses it."""
+    pool_object: Object | None = None
+    """The pool as it came, for the fields that its type does not have; None when there is none."""
+    pool_fault: str = ""
+    """Which field of the pool its type refuses, and why; "" when none."""
+    picker_object: Object | None = None
+    """The EndpointPicker named like the pool, whoever made it."""
+    picker: EndpointPicker | None = None
+    """The same, typed; None also when its type refuses it."""
+    picker_fault: str = ""
+    """Which field of the EndpointPicker its type refuses, and why; "" when none."""
+    held_status: EndpointPickerStatus | None = None
+    """The status that the EndpointPicker has, also when its spec is refused."""
+    service: Object | None = None
+    """The Service that the pool names, whoever made it; read live when the watch knows none."""
+    children: Mapping[ChildKey, Object] = field(default_factory=dict)
+    """Objects that carry our label and this pool's name; the EndpointPicker is not among them."""
+    rivals: tuple[Rival, ...] = ()
+    objectives: tuple[InferenceObjective, ...] = ()
+    """Objectives that point at this pool, by name."""
+    ignored_objectives: int = 0
+    """Objectives of `Access.ignored` that point at this pool."""
+    endpoints: EndpointTally = field(default_factory=EndpointTally)
+    picker_pods: tuple[Object, ...] = ()
+    """Pods of our Deployments that are not ready; empty when all are."""
+    picker_answer: PickerAnswer = field(default_factory=PickerAnswer)
+    """What the picker says of its configuration."""
+    absent_for: float = 0.0
+    """Seconds for which the picker Service is known to have been absent; 0 while it exists."""
+    known_for: float = 0.0
+    """Seconds for which the pool is known to have named this picker."""
+    access: Access = field(default_factory=Access)
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the pool."""
+        return self.key[0]
+
+    @property
+    def pool_name(self) -> str:
+        """Name of the pool, and of its EndpointPicker."""
+        return self.key[1]
+
+    @property
+    def present(self) -> InferencePool:
+        """The pool, where the caller has made sure that there is one."""
+        if self.pool is None:
+            raise LookupError(f"pool {self.namespace}/{self.pool_name} was not observed")
+        return self.pool
+
+    @property
+    def pool_metadata(self) -> Object:
+        """The pool's metadata as they came; empty when there is no pool."""
+        return {} if self.pool_object is None else self.pool_object["metadata"]
+
+    @property
+    def pool_uid(self) -> str:
+        """The pool's uid; empty when there is no pool."""
+        return str(self.pool_metadata.get("uid", ""))
+
+    @property
+    def picker_ref(self) -> EndpointPickerRef | None:
+        """The reference that the pool makes."""
+        return None if self.pool is None else self.pool.spec.endpoint_picker_ref
+
+    @property
+    def picker_name(self) -> str:
+        """Name of the picker Service and of what belongs to it; empty when the pool names none."""
+        if self.pool is None and self.pool_object is not None:
+            return self._name_as_it_came()
+        ref = self.picker_ref
+        return "" if ref is None else ref.name
+
+    def _name_as_it_came(self) -> str:
+        """Return the picker's name in a pool that its type refuses, so that what runs is still found."""
+        place: object = self.pool_object
+        for part in ("spec", "endpointPickerRef", "name"):
+            place = place.get(part) if isinstance(place, dict) else None
+        return place if isinstance(place, str) else ""
+
+    @property
+    def spec(self) -> EndpointPickerSpec:
+        """What the user wants of the picker; all defaults where there is no EndpointPicker."""
+        return EndpointPickerSpec() if self.picker is None else self.picker.spec
+
+    def with_pool(self, body: Object | None) -> "Observation":
+        """Return the observation with this pool."""
+        pool, fault = None, ""
+        if body is not None:
+            try:
+                # Gateways write the status; what they get wrong there is no fault of the pool.
+                pool = InferencePool.model_validate({k: v for k, v in body.items() if k != "status"})
+            except ValidationError as error:
+                fault = field_faults(error)
+        return replace(self, pool_object=body, pool=pool, pool_fault=fault)
+
+    def with_picker(self, body: Object | None) -> "Observation":
+        """Return the observation with this EndpointPicker."""
+        picker, fault, status = None, "", None
+        if body is not None:
+            try:
+                status = EndpointPickerStatus.model_validate(body.get("status") or {})
+            except ValidationError:
+                status = None  # another version wrote it; this one writes it anew
+            try:
+                picker = EndpointPicker.model_validate({k: v for k, v in body.items() if k != "status"})
+            except ValidationError as error:
+                fault = field_faults(error)
+        return replace(self, picker_object=body, picker=picker, picker_fault=fault, held_status=status)
+
+    @property
+    def managed_annotation(self) -> str:
+        """Value of headroom.dev/managed on the pool; empty when absent."""
+        return str((self.pool_metadata.get("annotations") or {}).get(names.MANAGED_ANNOTATION, ""))
+
+    def child(self, kind: Kind, name: str) -> Object | None:
+        """Return our child of that kind and name, or None."""
+        return self.children.get((kind, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A write that the API server refused."""
+
+    kind: Kind
+    name: str
+    finding: Finding
+    final: bool = False
+    """Trying again is of no use: the namespace is going."""
+
+
+def field_faults(error: ValidationError) -> str:
+    """Return which fields a type refuses and why, without their values: "spec.a: Field required"."""
+    faults = [
+        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+        for fault in error.errors(include_url=False, include_input=False)
+    ]
+    more = len(faults) - _FAULTS_NAMED
+    return "; ".join(faults[:_FAULTS_NAMED]) + (f"; and {more} more" if more > 0 else "")

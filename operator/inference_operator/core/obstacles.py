@@ -1,0 +1,84 @@
+"""Fields of a live object that make the API server refuse our intent, and the JSON patch against them. Pure.
+
+Server-side apply only adds and changes what it names. Where two fields exclude each other, or two items of a
+list must not share a name, the one that another manager owns stays, and the apply is refused for ever.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from inference_operator.core.drift import key_of, merge_key
+from inference_operator.core.kinds import Object
+
+_HANDLERS: Final = frozenset({"exec", "grpc", "httpGet", "tcpSocket", "sleep"})
+#: Fields of which an object has one at most, by the name of the field that holds them.
+_UNIONS: Final[Mapping[str, frozenset[str]]] = {
+    "livenessProbe": _HANDLERS,
+    "readinessProbe": _HANDLERS,
+    "startupProbe": _HANDLERS,
+    "postStart": _HANDLERS,
+    "preStop": _HANDLERS,
+    "env[]": frozenset({"value", "valueFrom"}),
+    "valueFrom": frozenset({"configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"}),
+}
+#: Fields that only one value of `type` admits, by the name of the field that holds both.
+_ONLY_WITH_TYPE: Final[Mapping[str, tuple[str, str]]] = {
+    "strategy": ("rollingUpdate", "RollingUpdate"),
+    "seccompProfile": ("localhostProfile", "Localhost"),
+}
+
+
+def obstacles(intent: Object, live: Object) -> list[Object]:
+    """Return the steps of a JSON patch after which the intent can be applied; empty where it can be now."""
+    steps: list[Object] = []
+    _walk(intent.get("spec"), live.get("spec"), "spec", "/spec", steps)
+    return steps
+
+
+def _walk(want: Any, have: Any, field: str, pointer: str, steps: list[Object]) -> None:
+    if isinstance(want, Mapping) and isinstance(have, Mapping):
+        if stray := _stray(want, have, field):
+            kept = {key: value for key, value in have.items() if key not in stray}
+            steps.append({"op": "replace", "path": pointer, "value": {**kept, **want}})
+            return
+        for key, value in want.items():
+            _walk(value, have.get(key), key, f"{pointer}/{_escaped(key)}", steps)
+    elif isinstance(want, list | tuple) and isinstance(have, list | tuple):
+        _walk_items(want, have, field, pointer, steps)
+
+
+def _walk_items(
+    want: Sequence[Any], have: Sequence[Any], field: str, pointer: str, steps: list[Object]
+) -> None:
+    keys = merge_key(field, want)
+    if not keys:
+        return
+    wanted = {key_of(item, keys): item for item in want}
+    if field == "ports":
+        names = {item.get("name"): key for key, item in wanted.items()}
+        kept = [
+            item for item in have if names.get(item.get("name"), key_of(item, keys)) == key_of(item, keys)
+        ]
+        if len(kept) < len(have):
+            held = {key_of(item, keys) for item in kept}
+            added = [item for key, item in wanted.items() if key not in held]
+            steps.append({"op": "replace", "path": pointer, "value": [*kept, *added]})
+        return
+    for index, item in enumerate(have):
+        if (mine := wanted.get(key_of(item, keys))) is not None:
+            _walk(mine, item, f"{field}[]", f"{pointer}/{index}", steps)
+
+
+def _stray(want: Mapping[str, Any], have: Mapping[str, Any], field: str) -> frozenset[str]:
+    """Return the fields of `have` that exclude what is wanted."""
+    if field in _ONLY_WITH_TYPE:
+        member, kind = _ONLY_WITH_TYPE[field]
+        return frozenset({member} & have.keys() if want.get("type", kind) != kind else ())
+    members = _UNIONS.get(field, frozenset())
+    if field == "volumes[]":  # every field beside the name is a kind of source
+        members = frozenset(have.keys() | want.keys()) - {"name"}
+    return members & (have.keys() - want.keys()) if members & want.keys() else frozenset()
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

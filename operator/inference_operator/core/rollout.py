@@ -1,0 +1,115 @@
+"""How a Deployment of ours stands, from its status and its pods that are not ready. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inference_api.meta import ConditionStatus
+from inference_operator.core import reasons
+from inference_operator.core.kinds import Object
+from inference_operator.core.naming import APP_LABEL
+from inference_operator.core.reasons import Finding, Reason
+
+_PULL_FAILURES: Final = frozenset(
+    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}
+)
+_LOOPS: Final = frozenset(
+    {"CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
+)
+_DETAIL_LIMIT: Final = 300
+#: The shortest and the longest time, in seconds, until the pods of a Deployment are asked again why.
+_SOONEST_AGAIN: Final = 3.0
+_LATEST_AGAIN: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Status of a condition, with its reason and message."""
+
+    status: ConditionStatus
+    finding: Finding
+    generation: int | None = None
+    """metadata.generation that it was judged from, where that is not the newest."""
+
+
+def why_again(unready_for: float) -> float:
+    """Return in how many seconds to ask again why pods, which are not watched, are not ready.
+
+    What has been down for long is asked less often: a hundred pools whose image is missing must cost nothing.
+    """
+    return min(_LATEST_AGAIN, max(_SOONEST_AGAIN, unready_for / 4))
+
+
+def judge_deployment(name: str, live: Object | None, pods: Sequence[Object], good: Reason) -> Judgement:
+    """Return whether all wanted pods of the newest template are ready, and if not the likeliest reason."""
+    if live is None:
+        return Judgement("False", reasons.NOT_CREATED.say(name=name))
+    wanted = live.get("spec", {}).get("replicas", 1)
+    ready = live.get("status", {}).get("readyReplicas", 0)
+    if rolled_out(live):
+        return Judgement("True", good.say(ready=ready, wanted=wanted))
+    return Judgement("False", _why_not(name, live, pods, ready, wanted))
+
+
+def rolled_out(live: Object) -> bool:
+    """Return whether all wanted pods are of the newest template and ready, and no older pod is left.
+
+    While a rolling update surges, the pods that are ready may all be older ones.
+    """
+    status: dict[str, Any] = live.get("status", {})
+    wanted = live.get("spec", {}).get("replicas", 1)
+    updated = status.get("updatedReplicas", 0)
+    return bool(
+        status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0)
+        and min(updated, status.get("readyReplicas", 0)) >= wanted
+        and status.get("replicas", updated) <= updated
+    )
+
+
+def _why_not(name: str, live: Object, pods: Sequence[Object], ready: int, wanted: int) -> Finding:
+    mine = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(APP_LABEL) == name]
+    for pod in mine:
+        if finding := _why_pod_not(pod):
+            return finding
+    status: dict[str, Any] = live.get("status", {})
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    failure = conditions.get("ReplicaFailure", {})
+    if failure.get("status") == "True":
+        return reasons.PODS_REFUSED.say(name=name, detail=_short(failure.get("message", "")))
+    behind = status.get("observedGeneration", 0) < live["metadata"].get("generation", 0)
+    updated = status.get("updatedReplicas", 0)
+    if behind or updated < wanted or status.get("replicas", updated) > updated:
+        return reasons.PROGRESSING.say(name=name)
+    return reasons.PODS_NOT_READY.say(name=name, ready=ready, wanted=wanted)
+
+
+def _why_pod_not(pod: Object) -> Finding | None:
+    name = pod["metadata"]["name"]
+    status: dict[str, Any] = pod.get("status", {})
+    for container in status.get("containerStatuses", ()):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason, detail = waiting.get("reason", ""), _short(waiting.get("message", ""))
+        if reason in _PULL_FAILURES:
+            return reasons.IMAGE_NOT_PULLED.say(
+                container=container["name"], pod=name, detail=detail or reason
+            )
+        if reason in _LOOPS:
+            return reasons.CRASH_LOOPING.say(
+                container=container["name"], pod=name, detail=_last_exit(container) or detail or reason
+            )
+    for condition in status.get("conditions", ()):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            detail = _short(condition.get("message", "") or condition.get("reason", ""))
+            return reasons.UNSCHEDULABLE.say(pod=name, detail=detail)
+    return None
+
+
+def _last_exit(container: Object) -> str:
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if not ended:
+        return ""
+    return f"{ended.get('reason', 'ended')}, exit code {ended.get('exitCode', '?')}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _DETAIL_LIMIT else text[: _DETAIL_LIMIT - 1] + "…"

@@ -1,0 +1,234 @@
+"""Every call to the Kubernetes API server goes through here. A thin shell over kubernetes.aio.
+
+Objects are plain JSON. A refusal raises ApiError with the server's own words; an API server that cannot be
+reached raises ApiUnavailable.
+"""
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import aiohttp
+
+from inference_operator.core.kinds import Kind, Object
+from inference_operator.shell.connection import Connection
+
+_JSON: Final = "application/json"
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
+_PAGE: Final = 500
+_TIMEOUT_SECONDS: Final = 30
+_UNKNOWN_TO_IT: Final = (
+    "the token is not valid: if the operator's ServiceAccount was deleted, apply manifests/base again and "
+    "delete the operator's pod"
+)
+
+
+class ApiError(Exception):
+    """The API server refused: HTTP status, machine word, message, and the machine words of its causes."""
+
+    def __init__(self, status: int, reason: str, message: str, causes: frozenset[str] = frozenset()) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.causes = causes
+
+    @property
+    def namespace_terminating(self) -> bool:
+        """Whether nothing can be made any more because the namespace is being deleted."""
+        return self.status == 403 and "NamespaceTerminating" in self.causes
+
+
+class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not a fault of ours
+    """The API server did not answer, or said that it cannot now."""
+
+
+class Api:
+    """Verbs on objects. Close it when done."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._connection.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return the object, or None when there is none."""
+        try:
+            return await self._call("GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list_all(
+        self, kind: Kind, namespace: str | None = None, selector: str = "", *, cached: bool = False
+    ) -> tuple[list[Object], int]:
+        """Return all objects and the version at which the list was read.
+
+        `cached` lets the API server answer from its cache, cheaply, with what may be a moment old.
+        """
+        items: list[Object] = []
+        query: dict[str, str] = {"labelSelector": selector} if selector else {}
+        query |= {"resourceVersion": "0"} if cached else {"limit": str(_PAGE)}
+        while True:
+            page = await self._call("GET", kind.path(namespace), query=query)
+            items.extend(
+                {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+                for item in page.get("items") or ()
+            )
+            metadata = page.get("metadata", {})
+            if not (more := metadata.get("continue")):
+                version = metadata.get("resourceVersion", "")
+                return items, int(version) if version.isdecimal() else 0
+            query["continue"] = more
+
+    async def watch(
+        self, kind: Kind, namespace: str, selector: str, version: int, seconds: int
+    ) -> AsyncGenerator[tuple[str, Object], None]:
+        """Yield what happens after that version, as ADDED, MODIFIED or DELETED with the object.
+
+        A BOOKMARK says about once a minute that the stream still works; its object has only a version.
+
+        Ends by itself after about that many seconds. Raises ApiError, also when the version is too old.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": str(version),
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        try:
+            async for line in self._connection.stream(
+                kind.path(namespace), query, seconds + _TIMEOUT_SECONDS
+            ):
+                event = _decode(line)
+                if event.get("kind") == "Status":
+                    raise _refusal(int(event.get("code", 0)), event)
+                what, body = event.get("type", ""), event.get("object", {})
+                if what == "ERROR":
+                    raise _refusal(int(body.get("code", 0)), body)
+                if what in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+                    yield what, body
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnavailable(f"watch {kind.resource}: {str(error) or type(error).__name__}") from None
+
+    async def create(self, kind: Kind, body: Object, manager: str) -> Object:
+        """Make the object; ApiError 409 AlreadyExists when there is one of that name."""
+        namespace = body.get("metadata", {}).get("namespace")
+        return await self._call("POST", kind.path(namespace), query={"fieldManager": manager}, body=body)
+
+    async def apply(
+        self, kind: Kind, body: Object, manager: str, *, force: bool, subresource: str = ""
+    ) -> Object:
+        """Apply the intent on the server's side; ApiError 409 Conflict when others own a field of it."""
+        metadata = body["metadata"]
+        return await self._call(
+            "PATCH",
+            kind.path(metadata.get("namespace"), metadata["name"], subresource),
+            query={"fieldManager": manager, "force": "true" if force else "false"},
+            body=body,
+            content_type=_APPLY,
+        )
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Object) -> Object:
+        """Send a JSON merge patch."""
+        return await self._call("PATCH", kind.path(namespace, name), body=patch, content_type=_MERGE)
+
+    async def edit(self, kind: Kind, namespace: str, name: str, steps: list[Object], manager: str) -> Object:
+        """Send a JSON patch: its steps happen all or not at all."""
+        return await self._call(
+            "PATCH",
+            kind.path(namespace, name),
+            query={"fieldManager": manager},
+            body=steps,
+            content_type=_JSON_PATCH,
+        )
+
+    async def replace_status(self, kind: Kind, body: Object, manager: str) -> Object:
+        """Write the whole status back; ApiError 409 when the object has changed since it was read."""
+        metadata = body["metadata"]
+        path = kind.path(metadata["namespace"], metadata["name"], "status")
+        return await self._call("PUT", path, query={"fieldManager": manager}, body=body)
+
+    async def delete(self, kind: Kind, body: Object) -> None:
+        """Delete exactly this object, not a successor of its name; one that is gone already is no error."""
+        metadata = body["metadata"]
+        options = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", kind.path(metadata["namespace"], metadata["name"]), body=options)
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+    async def may(self, kind: Kind, verb: str, namespace: str | None, subresource: str = "") -> bool:
+        """Ask whether we are allowed to do this."""
+        attributes = {"group": kind.group, "resource": kind.plural, "verb": verb, "subresource": subresource}
+        if namespace:
+            attributes["namespace"] = namespace
+        answer = await self._call(
+            "POST",
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            body={
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            },
+        )
+        return bool(answer.get("status", {}).get("allowed"))
+
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        """Return the plurals that the API server serves of a group and version; empty when it serves none."""
+        try:
+            found = await self._call("GET", f"/apis/{group}/{version}" if group else f"/api/{version}")
+        except ApiError as error:
+            if error.status == 404:
+                return frozenset()
+            raise
+        return frozenset(item["name"] for item in found.get("resources", ()))
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+    ) -> Object:
+        try:
+            status, payload = await self._connection.request(
+                method, path, query or {}, body, content_type, _TIMEOUT_SECONDS
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnavailable(f"{method} {path}: {str(error) or type(error).__name__}") from None
+        answer = _decode(payload)
+        if status == 401:
+            raise ApiUnavailable(f"{method} {path}: {status}, {_UNKNOWN_TO_IT}")
+        # 500 is about this one request, as when an admission webhook does not answer: a refusal with a cause.
+        if status == 429 or status > 500:
+            raise ApiUnavailable(f"{method} {path}: {status} {answer.get('message', '')}")
+        if status >= 400:
+            raise _refusal(status, answer)
+        return answer
+
+
+def _refusal(status: int, answer: Object) -> ApiError:
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    words = frozenset(str(cause.get("reason", "")) for cause in causes or () if isinstance(cause, dict))
+    return ApiError(status, str(answer.get("reason", "")), str(answer.get("message", "")), words)
+
+
+def _decode(payload: bytes) -> Object:
+    try:
+        answer: Any = json.loads(payload) if payload else {}
+    except ValueError:
+        answer = {"message": payload[:300].decode(errors="replace")}
+    return answer if isinstance(answer, dict) else {}

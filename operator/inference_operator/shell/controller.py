@@ -1,0 +1,504 @@
+"""The reconcile loop: events wake keys, workers run passes, a slow resync replaces what the watches know.
+
+A pass is level-triggered: it looks, decides and acts on the whole pool, whatever woke it. The clock is an
+argument, in seconds; the default is the event loop's own, so that timers and clock are always one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pydantic import ValidationError
+
+from inference_operator.core.cache import Cache, ObjectKey, resource_version
+from inference_operator.core.event_mapping import keys_of
+from inference_operator.core.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
+from inference_operator.core.ownership import Stance
+from inference_operator.core.queue import WorkQueue
+from inference_operator.core.repair_backoff import RepairBackoff
+from inference_operator.core.selectors import watch_selector
+from inference_operator.core.settings import Settings
+from inference_operator.core.watch_health import DOWN_AFTER
+from inference_operator.shell import metrics
+from inference_operator.shell.access import Reach, look
+from inference_operator.shell.api import Api, ApiError, ApiUnavailable
+from inference_operator.shell.apply import Applier
+from inference_operator.shell.ask_picker import PickerAsker
+from inference_operator.shell.observe import Reader
+from inference_operator.shell.pods import PodWatches
+from inference_operator.shell.reconcile import Pass, Result
+from inference_operator.shell.report import Reporter
+from inference_operator.shell.supervision import Clock, Supervisor
+
+log = logging.getLogger(__name__)
+
+#: Seconds by which an event's pass is put off, so that the events of one moment make one pass.
+_GATHER: Final = 0.05
+#: Back-off, in seconds, of watches that ended and of lists that failed.
+_RETRY: Final = (0.5, 1.0, 2.0, 3.0)
+#: Seconds to wait for more CRDs after one was installed: several usually come together.
+_CRD_GATHER: Final = 0.5
+#: Seconds between two looks at the watches.
+_LOOK_EVERY: Final = 0.5
+#: Seconds in which a watch must report what a list has shown.
+_REPORT_WITHIN: Final = 10.0
+#: Seconds after which a watch that was begun anew counts as good.
+_SETTLED_AFTER: Final = 10.0
+#: Seconds after which a thread that was given up should have ended.
+_HUNG_AFTER: Final = 60.0
+#: Threads that have not ended by then. One more, and only a new process helps.
+_MOST_HUNG: Final = 5
+#: Seconds after which a pass or a resync is broken off; every single call has a time-out of its own.
+_PASS_LIMIT: Final = 300.0
+_RESYNC_LIMIT: Final = 600.0
+#: Part of a resync's interval over which the looks at pools that nothing happened to are spread.
+_SPREAD: Final = 0.8
+#: A CRD of one of these groups, installed or removed, changes what we can do.
+_CRD_GROUPS: Final = frozenset({POOL.group, PICKER.group, *(kind.group for kind in OBJECTIVES)})
+
+
+class RunningWatch(Protocol):
+    """Watches of some kinds, as `kopf_watch.Watch` runs them."""
+
+    kinds: frozenset[Kind]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left."""
+
+    def down(self) -> dict[Kind, tuple[float, str]]:
+        """Return, of the kinds that are not watched now, for how many seconds and why."""
+
+    def neglect(self) -> str:
+        """Return why it is taken for dead, or ""."""
+
+    def abandon(self) -> None:
+        """Stop without waiting for it; nothing is reported any more."""
+
+
+StartWatch = Callable[[frozenset[Kind], "Controller"], RunningWatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the health port tells."""
+
+    dead: tuple[str, ...]
+    """Parts that are dead and cannot be begun anew: only a new process helps."""
+    ready: bool
+    """Whether the API server is in reach: the last full list succeeded and every watch is open."""
+    resync_age: float | None
+    """Seconds since the last full list; None before the first."""
+    resync_problem: str
+    """Why the last full list failed; "" when it did not."""
+    watching: tuple[str, ...]
+    """Kinds whose watch is open."""
+    not_watching: dict[str, str]
+    """Kinds whose watch is down for longer than a reconnection takes, each with the reason."""
+    denied: tuple[str, ...]
+    """Missing rights."""
+
+
+class Controller:
+    """Everything that runs: the queue, its workers, the watches and the resync."""
+
+    def __init__(
+        self, api: Api, settings: Settings, start_watch: StartWatch, clock: Clock | None = None
+    ) -> None:
+        """To be made in the event loop that runs it."""
+        self._clock = clock or asyncio.get_running_loop().time
+        self._settings = settings
+        self._api = api
+        self._start_watch = start_watch
+        self._supervisor = Supervisor(self._clock)
+        self._cache = Cache()
+        self._pods = PodWatches(api, lambda key: self.wake(key, _GATHER), self._supervisor)
+        self._reader = Reader(api, self._cache, self._pods, settings, self._clock)
+        # Less than a resync's interval, so that each resync asks.
+        again_after = settings.resync_interval / 2
+        self._asker = PickerAsker(
+            api,
+            lambda key: self.wake(key, _GATHER),
+            again_after,
+            watched_pods=self._pods.pods,
+            clock=self._clock,
+        )
+        self._pass = Pass(
+            self._reader,
+            Applier(api, self._cache),
+            self._asker,
+            Reporter(api, self._cache),
+            api,
+            self._cache,
+        )
+        self._queue: WorkQueue[PoolKey] = WorkQueue()
+        self._woken = asyncio.Event()
+        self._listed = asyncio.Event()
+        self._resync_now = asyncio.Event()
+        self._list_lock = asyncio.Lock()
+        self._to_list: set[Kind] = set()
+        self._list_now = asyncio.Event()
+        self._watch: RunningWatch | None = None
+        self._watch_begun = 0.0
+        self._watch_due = 0.0
+        self._watch_failures = 0
+        # Watches that were given up and have not ended, with the time of giving up.
+        self._lingering: list[tuple[RunningWatch, float]] = []
+        # Changes that a list has shown and no watch has reported, with the time by which one must have.
+        self._unreported: dict[tuple[Kind, ObjectKey], tuple[int, float]] = {}
+        self._repairs = RepairBackoff()
+        self._stances: dict[PoolKey, Stance] = {}
+        self._resynced: float | None = None
+        self._resync_problem = ""
+        self.reach: Reach | None = None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        start = self._supervisor.start
+        start("resync", self._resync_for_ever)
+        start("lists", self._list_for_ever)
+        start("watchdog", self._look_after_watch)
+        for number in range(self._settings.workers):
+            start("worker", self._work, f"worker-{number}")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._watch is not None:
+                self._abandon_watch(self._watch)
+            await self._supervisor.close()
+            await self._asker.close()
+
+    def wake(self, key: PoolKey, delay: float = 0.0, *, routine: bool = False) -> None:
+        """Have the pool looked at after the delay, in seconds; a routine look waits behind all others."""
+        self._queue.add(key, self._clock() + delay, routine=routine)
+        self._woken.set()
+
+    def backlog(self) -> int:
+        """Return how many pools are due for a pass now."""
+        return self._queue.backlog(self._clock())
+
+    def health(self) -> Health:
+        """Return how the operator stands now."""
+        watch, reach = self._watch, self.reach
+        down = {} if watch is None else watch.down()
+        kinds = frozenset() if watch is None else watch.kinds
+        wanted = kinds if reach is None else reach.watchable
+        lasting = {kind.resource: why for kind, (seconds, why) in down.items() if seconds > DOWN_AFTER}
+        lasting |= {kind.resource: "the watch is being begun anew" for kind in wanted - kinds}
+        dead = self._supervisor.dead()
+        if self._hung() > _MOST_HUNG:
+            dead.append("watch")
+        return Health(
+            dead=tuple(dead),
+            ready=self._resynced is not None and not self._resync_problem and not lasting,
+            resync_age=None if self._resynced is None else self._clock() - self._resynced,
+            resync_problem=self._resync_problem,
+            watching=tuple(sorted(kind.resource for kind in kinds - down.keys())),
+            not_watching=lasting,
+            denied=() if reach is None else reach.access.denied,
+        )
+
+    def on_event(self, kind: Kind, gone: bool, body: Object) -> None:
+        """Take note of what a watch saw, and wake the pools that it concerns."""
+        if kind is CRD:
+            if body.get("spec", {}).get("group") in _CRD_GROUPS:
+                self._resync_now.set()
+            return
+        metadata = body["metadata"]
+        mark = kind, (metadata.get("namespace", ""), metadata["name"])
+        awaited = self._unreported.get(mark)
+        if awaited is not None and resource_version(body) >= awaited[0]:
+            del self._unreported[mark]
+        keys = keys_of(kind, body, self._cache)
+        news = self._cache.drop(kind, body) if gone else self._cache.put(kind, body)
+        if news:
+            for key in keys | keys_of(kind, body, self._cache):
+                self.wake(key, _GATHER)
+
+    def on_listed(self, watch: RunningWatch, kind: Kind) -> None:
+        """List the kind: no watch reports what was deleted before its own list was read."""
+        if watch is self._watch and kind is not CRD:
+            self._to_list.add(kind)
+            self._list_now.set()
+            for mark in [mark for mark in self._unreported if mark[0] is kind]:
+                del self._unreported[mark]
+
+    def on_end(self, watch: RunningWatch, problem: str, *, not_found: bool = False) -> None:
+        """Give up a watch that has ended or is about to; ask what is served if a kind was not found."""
+        if watch is self._watch:
+            self._give_up(watch, "ended", problem)
+            if not_found:
+                self._resync_now.set()
+
+    async def _work(self) -> None:
+        await self._listed.wait()  # half a view of the world would look like damage
+        while True:
+            key = self._queue.take(self._clock())
+            if key is None:
+                await self._sleep_until(self._queue.next_due())
+                continue
+            try:
+                await self._run_pass(key)
+            except asyncio.CancelledError:
+                self._queue.failed(key, self._clock())  # else nobody would ever take it again
+                raise
+            self._woken.set()
+
+    async def _sleep_until(self, due: float | None) -> None:
+        self._woken.clear()
+        await _wait(self._woken, None if due is None else max(0.0, due - self._clock()))
+
+    async def _run_pass(self, key: PoolKey) -> None:
+        started = self._clock()
+        pool = "/".join(key)
+        try:
+            async with asyncio.timeout(_PASS_LIMIT):
+                result = await self._pass.run(key, lambda: self._queue.waiting(key))
+        except ApiUnavailable as error:
+            self._queue.failed(key, self._clock())
+            metrics.PASSES.labels("error").inc()
+            log.warning("passes fail: %s", error)
+            return
+        except (ApiError, ValidationError, TimeoutError) as error:
+            back_off = self._queue.failed(key, self._clock())
+            metrics.PASSES.labels("error").inc()
+            log.warning(
+                "pass failed: %s",
+                str(error) or "it took too long",
+                extra={"pool": pool, "again_in_seconds": round(back_off, 1)},
+            )
+            return
+        except Exception:
+            # A fault of ours with one pool must not take the others down.
+            back_off = self._queue.failed(key, self._clock())
+            metrics.PASSES.labels("fault").inc()
+            log.exception("pass broke", extra={"pool": pool, "again_in_seconds": round(back_off, 1)})
+            return
+        finally:
+            metrics.PASS_SECONDS.observe(self._clock() - started)
+        self._count(key, result.stance)
+        now = self._clock()
+        if result.refused:
+            metrics.PASSES.labels("refused").inc()
+            self._queue.failed(key, now)
+            return
+        metrics.PASSES.labels("wrote" if result.wrote else "quiet").inc()
+        again = None if result.recheck_after is None else now + result.recheck_after
+        self._queue.done(key, again, not_before=self._pause(key, result, now))
+
+    def _count(self, key: PoolKey, stance: Stance | None) -> None:
+        before = self._stances.pop(key, None)
+        if before is not None:
+            metrics.POOLS.labels(before.value).dec()
+        if stance is not None:
+            self._stances[key] = stance
+            metrics.POOLS.labels(stance.value).inc()
+
+    def _pause(self, key: PoolKey, result: Result, now: float) -> float | None:
+        """Return until when to leave the pool alone, or None."""
+        if result.stance is None:
+            self._repairs.forget(key)
+        if not result.repaired:
+            self._repairs.quiet(key, now)
+            return None
+        pause = self._repairs.repaired(key, now)
+        if not pause:
+            return None
+        log.warning(
+            "repaired again and again: another writer changes it back",
+            extra={"pool": "/".join(key), "pause_in_seconds": pause},
+        )
+        return now + pause
+
+    async def _resync_for_ever(self) -> None:
+        failures = 0
+        while True:
+            # Cleared before the resync: a CRD that is installed during one asks for the next.
+            self._resync_now.clear()
+            delay = _RETRY[min(failures, len(_RETRY) - 1)]
+            try:
+                async with asyncio.timeout(_RESYNC_LIMIT):
+                    await self.resync()
+                failures = 0
+                self._resync_problem = ""
+                delay = self._settings.resync_interval
+                metrics.RESYNCS.labels("ok").inc()
+            except (ApiUnavailable, ApiError, TimeoutError) as error:
+                failures += 1
+                self._resync_problem = str(error) or "it took too long"
+                metrics.RESYNCS.labels("error").inc()
+                log.warning("resync failed: %s", self._resync_problem, extra={"again_in_seconds": delay})
+            except Exception as error:
+                # A fault of ours: the watches and workers go on meanwhile.
+                failures += 1
+                self._resync_problem = f"{type(error).__name__}: {error}"
+                metrics.RESYNCS.labels("fault").inc()
+                log.exception("resync broke", extra={"again_in_seconds": delay})
+            self._publish()
+            if await _wait(self._resync_now, delay):
+                await asyncio.sleep(_CRD_GATHER)
+
+    async def resync(self) -> None:
+        """Ask again what we may do, list everything, and look at every pool."""
+        reach = await look(self._api, self._settings.namespaces)
+        changed = self._note(reach)
+        self._reader.access = reach.access
+        before = self._keys()
+        for kind in reach.watchable - {CRD}:
+            await self._list(kind)
+        if self._watch is not None and self._watch.kinds != reach.watchable:
+            for kind in self._watch.kinds - reach.watchable:
+                self._cache.clear(kind)
+            self._abandon_watch(self._watch)
+            self._watch_due = self._clock()
+        self._begin_watch()
+        # Include pools that are no longer visible, so that their EndpointPickers report it.
+        keys = sorted(before | self._keys())
+        at_once = changed or self._resynced is None
+        step = 0.0 if at_once else _SPREAD * self._settings.resync_interval / max(1, len(keys))
+        for place, key in enumerate(keys):
+            self.wake(key, place * step, routine=not at_once)
+        self._resynced = self._clock()
+        self._listed.set()
+
+    def _keys(self) -> set[PoolKey]:
+        bodies = [body for kind in (POOL, PICKER) for body in self._cache.all(kind)]
+        return {(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies}
+
+    async def _list_for_ever(self) -> None:
+        failures = 0
+        while True:
+            await self._list_now.wait()
+            self._list_now.clear()
+            for kind in list(self._to_list):
+                try:
+                    await self._list(kind)
+                    self._to_list.discard(kind)
+                    failures = 0
+                except (ApiUnavailable, ApiError) as error:
+                    log.warning("list failed: %s", error, extra={"kind": kind.resource})
+            if self._to_list:
+                await asyncio.sleep(_RETRY[min(failures, len(_RETRY) - 1)])
+                failures += 1
+                self._list_now.set()
+                if self.reach is not None:
+                    self._to_list &= self.reach.watchable
+
+    async def _list(self, kind: Kind) -> None:
+        spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
+        bodies: list[Object] = []
+        versions: list[int] = []
+        async with self._list_lock:  # an older list must not replace a newer one
+            for space in spaces:
+                items, at = await self._api.list_all(kind, space, watch_selector(kind))
+                bodies += items
+                versions.append(at)
+            before = {
+                (b["metadata"].get("namespace", ""), b["metadata"]["name"]): b for b in self._cache.all(kind)
+            }
+            changes = self._cache.replace(kind, bodies, min(versions))
+        for changed in changes:
+            space, name = changed
+            held = self._cache.get(kind, space, name)
+            self._await_report(kind, changed, resource_version(held or before[changed]))
+            for body in (before.get(changed), held):
+                if body is not None:
+                    for key in keys_of(kind, body, self._cache):
+                        self.wake(key)
+
+    def _await_report(self, kind: Kind, key: ObjectKey, version: int) -> None:
+        """Expect the watch to report a change that a list has shown, unless it is only beginning."""
+        watch, now = self._watch, self._clock()
+        if watch is None or kind not in watch.kinds or now - self._watch_begun < _REPORT_WITHIN:
+            return
+        if kind in watch.down() or kind in self._to_list:
+            return  # known to be blind for the moment
+        self._unreported.setdefault((kind, key), (version, now + _REPORT_WITHIN))
+
+    async def _look_after_watch(self) -> None:
+        while True:
+            self._look_at_watch()
+            self._publish()
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def _look_at_watch(self) -> None:
+        now = self._clock()
+        self._lingering = [(each, since) for each, since in self._lingering if not each.has_ended]
+        watch = self._watch
+        if watch is None:
+            self._begin_watch()
+            return
+        if problem := watch.neglect():
+            self._give_up(watch, "dead", problem)
+            return
+        down = watch.down()
+        if not down and now - self._watch_begun >= _SETTLED_AFTER:
+            self._watch_failures = 0
+        for mark in [mark for mark in self._unreported if mark[0] in down]:
+            del self._unreported[mark]  # its next stream begins with a list
+        late = next((mark for mark, (_, by) in self._unreported.items() if by <= now), None)
+        if late is not None:
+            kind, (space, name) = late
+            self._give_up(watch, "blind", f"no watch reported a change of {kind.resource} {space}/{name}")
+
+    def _hung(self) -> int:
+        """Return how many threads should have ended and have not."""
+        now = self._clock()
+        return sum(now - since > _HUNG_AFTER for _, since in self._lingering)
+
+    def _begin_watch(self) -> None:
+        """Begin to watch, if nothing does, a list has succeeded before and the back-off is over."""
+        now = self._clock()
+        if self._watch is not None or self.reach is None or now < self._watch_due:
+            return
+        if self._hung() > _MOST_HUNG:
+            return
+        metrics.WATCH_STARTS.inc()
+        self._watch_begun = now
+        self._watch = self._start_watch(self.reach.watchable, self)
+
+    def _give_up(self, watch: RunningWatch, reason: str, problem: str) -> None:
+        back_off = _RETRY[min(self._watch_failures, len(_RETRY) - 1)]
+        self._watch_failures += 1
+        self._watch_due = self._clock() + back_off
+        metrics.WATCH_RESTARTS.labels(reason).inc()
+        log.warning("watches given up: %s", problem, extra={"again_in_seconds": back_off})
+        self._abandon_watch(watch)
+
+    def _abandon_watch(self, watch: RunningWatch) -> None:
+        watch.abandon()
+        self._lingering.append((watch, self._clock()))
+        self._watch = None
+        self._unreported.clear()
+
+    def _publish(self) -> None:
+        health = self.health()
+        metrics.KINDS_NOT_WATCHED.set(len(health.not_watching))
+        metrics.API_REACHABLE.set(int(health.ready))
+
+    def _note(self, reach: Reach) -> bool:
+        """Log what has changed of our reach, and return whether anything has."""
+        before, self.reach = self.reach, reach
+        metrics.DENIED_RIGHTS.set(len(reach.access.denied))
+        if before is None or before.access.denied != reach.access.denied:
+            if reach.access.denied:
+                log.warning("rights missing: %s", ", ".join(reach.access.denied))
+            elif before is not None:
+                log.info("no right is missing any more")
+        if before is None or before.watchable != reach.watchable:
+            log.info("watching %s", ", ".join(sorted(kind.resource for kind in reach.watchable)))
+        return before != reach
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for the event, for so many seconds at most; return whether it is set.
+
+    Not `asyncio.wait_for`: before Python 3.12 it drops a cancellation that arrives together with the event.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -1,0 +1,97 @@
+"""The command line: flags, with the environment as their default, become Settings."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from cluster_client.durations import parse_duration
+from inference_operator.core.settings import Settings
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings that the command line and the environment ask for.
+
+    Exits with status 2 and a sentence on stderr when they make no sense, as argparse does.
+    """
+    env = os.environ if environment is None else environment
+    given = _parser(env).parse_args(arguments)
+    return Settings(
+        manage=given.manage,
+        namespaces=given.namespaces,
+        epp_image=given.epp_image,
+        proxy_image=given.proxy_image,
+        picker_cluster_role=given.picker_cluster_role,
+        bind_address=given.bind_address,
+        health_port=given.health_port,
+        resync_interval=given.resync_interval,
+        workers=given.workers,
+        kubeconfig=given.kubeconfig,
+        log_level=given.log_level,
+    )
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headroom-operator",
+        description="Runs the endpoint pickers of InferencePools.",
+        allow_abbrev=False,
+    )
+    release = version("headroom-operator")
+    add = parser.add_argument
+    add("--manage", choices=("all", "annotated"), default="all", help="which pools to manage (default: all)")
+    add("--namespaces", type=_names, default=(), metavar="A,B", help="namespaces to work in (default: all)")
+    add("--epp-image", default=f"headroom-epp:{release}", help="image of the pickers")
+    add("--proxy-image", default="envoyproxy/envoy:v1.40.0", help="image of standalone proxies")
+    add(
+        "--picker-cluster-role",
+        default="headroom-epp",
+        metavar="NAME",
+        help="ClusterRole to bind pickers to; needs the right to bind it (default: headroom-epp)",
+    )
+    add("--bind-address", default=env.get("POD_IP", "127.0.0.1"), help="default: $POD_IP, else 127.0.0.1")
+    add("--health-port", type=_port, default=8080, help="port of /healthz, /readyz, /metrics (8080)")
+    add("--resync-interval", type=_interval, default=60.0, metavar="60s", help="time between full lists")
+    add("--workers", type=_positive, default=4, help="pools reconciled at once (default: 4)")
+    add("--kubeconfig", default="", metavar="FILE", help="kubeconfig (default: the pod's ServiceAccount)")
+    add("--log-level", choices=LOG_LEVELS, default="info")
+    add("--version", action="version", version=release)
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is {error}") from None
+    if seconds < 1:
+        raise argparse.ArgumentTypeError("must be at least 1s")
+    return seconds
+
+
+def _port(text: str) -> int:
+    port = _integer(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("must be 0 to 65535")
+    return port
+
+
+def _positive(text: str) -> int:
+    count = _integer(text)
+    if not 1 <= count <= 64:
+        raise argparse.ArgumentTypeError("must be 1 to 64")
+    return count
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None

@@ -1,0 +1,68 @@
+"""The operator's health port: /healthz and /readyz for the kubelet and people, /metrics for Prometheus.
+
+Liveness fails for a part of the operator that is dead and cannot be begun anew. Readiness fails while the API
+server is out of reach, which a restart of the operator would not mend.
+"""
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from inference_operator.shell import metrics
+from inference_operator.shell.controller import Controller
+
+
+class HealthServer:
+    """Serves while the event loop turns: a loop that hangs answers nothing, and the kubelet restarts it."""
+
+    __slots__ = ("_address", "_controller", "_port", "_runner")
+
+    def __init__(self, controller: Controller, address: str, port: int) -> None:
+        self._controller = controller
+        self._address = address
+        self._port = port
+        application = web.Application()
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self) -> int:
+        """Listen; return the port. Raises OSError when the address cannot be bound."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._address, self._port)
+        await site.start()
+        addresses = self._runner.addresses
+        return int(addresses[0][1]) if addresses else self._port
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return self._answer(ok=not self._controller.health().dead)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return self._answer(ok=self._controller.health().ready)
+
+    def _answer(self, *, ok: bool) -> web.Response:
+        health = self._controller.health()
+        age = health.resync_age
+        status = "dead" if health.dead else "ok" if health.ready else "starting" if age is None else "blind"
+        return web.json_response(
+            {
+                "status": status,
+                "dead": list(health.dead),
+                "secondsSinceResync": None if age is None else round(age, 1),
+                "resyncProblem": health.resync_problem,
+                "watching": list(health.watching),
+                "notWatching": health.not_watching,
+                "rightsMissing": list(health.denied),
+            },
+            status=200 if ok else 503,
+        )
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        metrics.QUEUE_LENGTH.set(self._controller.backlog())
+        return web.Response(
+            body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
