@@ -37,7 +37,7 @@ from endpoint_picker.scheduling.plugin import (
     Scorer,
 )
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
-from endpoint_picker.scheduling.profile import FilterFn, Profile, WeightedScorer, clamped
+from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
@@ -157,7 +157,7 @@ def _profile(
     running: list[Producer],
 ) -> Profile:
     """Build one profile, and add the producers that it runs to `running`."""
-    filters: list[FilterFn] = []
+    filters: list[Filter] = []
     scorers: list[WeightedScorer] = []
     pickers: list[Picker] = []
     producers: list[Producer] = []
@@ -168,7 +168,7 @@ def _profile(
             raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
         _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
         if isinstance(plugin, Filter):
-            filters.append(plugin.filter)
+            filters.append(plugin)
         if isinstance(plugin, Scorer):
             score = plugin.score if plugin.bounded else clamped(plugin.score)
             weight = 1.0 if ref.weight is None else ref.weight
@@ -183,9 +183,11 @@ def _profile(
         pickers.append(_default_picker(plugins))
         _add_producers(pickers[0], f'"{pickers[0].type_name}"', where, providers, producers)
     running.extend(producers)
+    early = next((at for at, each in enumerate(filters) if each.consumes), len(filters))
     return Profile(
         name=spec.name,
-        filters=tuple(filters),
+        filters=tuple(each.filter for each in filters[:early]),
+        late_filters=tuple(each.filter for each in filters[early:]),
         producers=tuple(each.produce for each in producers),
         scorers=tuple(scorers),
         pick=pickers[0].pick,

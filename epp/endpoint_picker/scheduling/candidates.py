@@ -31,7 +31,7 @@ class Candidates:
 
     def __init__(self, rows: Rows, held: Hold | None = None) -> None:
         self.rows = rows
-        """Rows of the endpoint table in ascending order; filters narrow them, later stages do not."""
+        """Rows of the endpoint table in ascending order; filters narrow them, the other stages do not."""
         self.held = held
         """The hold that was released when this decision is made after a wait."""
         self.scored: list[tuple[str, Floats]] | None = None
@@ -47,6 +47,13 @@ class Candidates:
         """Tokens in a block; 0 when nothing was matched."""
         self.prefix_chain: Sequence[int] = ()
         """Hashes of the prompt's blocks."""
+
+    def narrow(self, rows: Rows) -> None:
+        """Keep only these of the rows, and what producers have learnt about them."""
+        if rows.size != self.rows.size:
+            if self.prefix_matched.size:
+                self.prefix_matched = self.prefix_matched[np.searchsorted(self.rows, rows)]
+            self.rows = rows
 
     def scores_of(self, position: int) -> tuple[tuple[str, float], ...]:
         """Return (scorer name, weighted score) of one candidate, as recorded."""

@@ -46,7 +46,7 @@ class RandomSource(Protocol):
 class Pool:
     """What outlives a configuration and is shared by its plugins. Only the named writers write."""
 
-    __slots__ = ("clock", "index", "ledger", "table", "wake")
+    __slots__ = ("clock", "index", "ledger", "rng", "table", "wake")
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.table = EndpointTable()
@@ -54,6 +54,8 @@ class Pool:
         self.index = PrefixIndex(self.table)
         self.clock = clock
         """Monotonic, in seconds."""
+        self.rng: RandomSource
+        """The scheduler's randomness; it sets it before a plugin is attached."""
         self.wake: Callable[[], None] = lambda: None
         """Has every `MayWait.advance` called soon: for a plugin whose holds are released by an event."""
 
@@ -80,7 +82,10 @@ class Plugin(ABC):
 
 
 class Filter(Plugin):
-    """Narrows the candidates. It runs once for each attempt at a decision: anew after a wait."""
+    """Narrows the candidates. It runs once for each attempt at a decision: anew after a wait.
+
+    One that consumes what a producer makes runs after the producers, and so do the filters listed after it.
+    """
 
     __slots__ = ()
 

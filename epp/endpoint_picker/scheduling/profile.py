@@ -1,4 +1,4 @@
-"""A scheduling profile: filters, producers, weighted scorers, one picker. Frozen, pure, synchronous."""
+"""A scheduling profile: filters, producers, late filters, weighted scorers, one picker. Pure, synchronous."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +36,8 @@ class Profile:
     """Those whose outputs the profile consumes, each after those that it consumes from itself."""
     scorers: tuple[WeightedScorer, ...]
     pick: PickFn
+    late_filters: tuple[FilterFn, ...] = ()
+    """The first filter that consumes what a producer makes, and the filters after it."""
 
     def run(
         self, request: InferenceRequest, candidates: Candidates, table: EndpointTable, rng: RandomSource
@@ -52,6 +54,10 @@ class Profile:
             hold = produce(request, candidates, table)
             if hold is not None:
                 return hold
+        for narrow in self.late_filters:
+            candidates.narrow(narrow(request, candidates, table))
+            if not candidates.rows.size:
+                return None
         total: Floats | None = None
         scored = candidates.scored
         for name, weight, score in self.scorers:

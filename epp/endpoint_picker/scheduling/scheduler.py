@@ -84,7 +84,7 @@ class Scheduler:
         """Take with `on_fault` what a follower raised."""
         self.pool = pool
         self._on_fault = on_fault
-        self._rng = rng
+        self._rng = pool.rng = rng
         self.priorities: Mapping[str, int] = {}
         """Objective name to priority."""
         self.recorder = recorder

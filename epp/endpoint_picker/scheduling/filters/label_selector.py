@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import override
 
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.per_endpoint import PerEndpoint
 from endpoint_picker.scheduling.plugin import Filter, PluginParams
 
 
@@ -59,23 +59,16 @@ class LabelSelectorParams(PluginParams):
 class LabelSelectorFilter(Filter):
     """Keeps matching endpoints; which match is worked out once a version of the table."""
 
-    __slots__ = ("_mask", "_selector", "_table", "_version")
+    __slots__ = ("_matches",)
     type_name = "label-selector-filter"
     params_type = LabelSelectorParams
 
     def __init__(self, params: LabelSelectorParams) -> None:
-        self._selector = params
-        self._table: EndpointTable | None = None
-        self._version = -1
-        self._mask = np.zeros(0, dtype=np.bool_)
+        self._matches = PerEndpoint(lambda endpoint: params.matches(endpoint.labels))
 
     @override
     def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
         """Return the rows whose labels match."""
-        if table.version != self._version or table is not self._table:
-            self._mask = np.array(
-                [each is not None and self._selector.matches(each.labels) for each in table.endpoints]
-            )
-            self._table, self._version = table, table.version
         rows = candidates.rows
-        return rows[self._mask[rows]]
+        kept: Rows = rows[self._matches.column(table)[rows] == 1.0]
+        return kept

@@ -13,18 +13,36 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
-from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Scorer
+from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Pool, Scorer
 
 README = Path(__file__).parents[4] / "epp" / "README.md"
 REGISTRY = Registry.installed()
 CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
-INSTANCES: dict[str, Any] = {name: kind(kind.params_type()) for name, kind in CLASSES.items()}
+#: Parameters of the types that cannot do without.
+REQUIRED: dict[str, dict[str, Any]] = {
+    "header-label-affinity-scorer": {"headerName": "N", "labelKey": "n"},
+    "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
+}
+
+
+def instance(name: str) -> Any:
+    kind = CLASSES[name]
+    made = kind(kind.params_type.model_validate(REQUIRED.get(name, {})))
+    pool = Pool(clock=lambda: 0.0)
+    pool.rng = np.random.default_rng(1)
+    made.attach(pool)
+    return made
+
+
+INSTANCES: dict[str, Any] = {name: instance(name) for name in CLASSES}
 
 
 def named(kind: Any) -> list[str]:
     return [name for name, instance in INSTANCES.items() if isinstance(instance, kind)]
 
 
+RANGE = "llm-d.ai/context-length-range"
+RANGES = ["0-4000", "2000-2000", "9-1", "many", "5000-99999999999"]
 SIGNAL = st.one_of(st.just(np.nan), st.floats(0, 1e9), st.sampled_from([0.0, 1.0, 5.0]))
 FRACTION = st.one_of(st.just(np.nan), st.floats(0, 1))
 
@@ -34,7 +52,8 @@ def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
     count = draw(st.integers(1, 20))
     table = EndpointTable()
     table.replace(
-        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"n": str(n)}) for n in range(count)
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"n": str(n), RANGE: RANGES[n % 5]})
+        for n in range(count)
     )
     rows = table.ready_rows
     table.waiting[rows] = draw(st.lists(SIGNAL, min_size=count, max_size=count))
@@ -53,7 +72,10 @@ def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
 
 
 REQUEST = InferenceRequest(
-    request_id="r", model="m", headers={"test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000"}
+    request_id="r",
+    model="m",
+    prompt=b"p" * 8000,
+    headers={"test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000", "n": "2"},
 )
 
 

@@ -1,0 +1,28 @@
+"""A number an endpoint that follows from what discovery says of it, such as its labels. Pure."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Floats
+
+
+class PerEndpoint:
+    """A column of such numbers; it is worked out once for each version of the table."""
+
+    __slots__ = ("_of", "_table", "_values", "_version")
+
+    def __init__(self, of: Callable[[Endpoint], float]) -> None:
+        self._of = of
+        self._table: EndpointTable | None = None
+        self._version = -1
+        self._values: Floats = np.zeros(0)
+
+    def column(self, table: EndpointTable) -> Floats:
+        """Return the number of every row, NaN for a row without tenant. It must not be changed."""
+        if table.version != self._version or table is not self._table:
+            self._values = np.array(
+                [np.nan if each is None else self._of(each) for each in table.endpoints], dtype=np.float64
+            )
+            self._table, self._version = table, table.version
+        return self._values

@@ -1,0 +1,182 @@
+"""Every parameter of every plugin changes what the plugin does. A parameter without a row here fails."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from endpoint_picker.config.build import build
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.decision import Reservation
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import (
+    Filter,
+    Follower,
+    Picker,
+    Plugin,
+    Pool,
+    Producer,
+    SaturationDetector,
+    Scorer,
+)
+
+REGISTRY = Registry.installed()
+LABELS = [
+    {"range": "0-100", "llm-d.ai/context-length-range": "0-99", "zone": "a", "rack": "x"},
+    {"range": "0-4000", "llm-d.ai/context-length-range": "500-900", "zone": "b", "rack": "y"},
+    {"range": "2000-4000", "llm-d.ai/context-length-range": "0-4000", "zone": "c", "rack": "z"},
+    {"zone": "b", "rack": "x"},
+]
+REQUEST = InferenceRequest(
+    request_id="r", model="m", prompt=b"p" * 4800, headers={"zone": "b", "rack": "x"}, body_bytes=5000
+)
+
+#: type -> parameter -> (the other parameters, one value, another). None as a value leaves the parameter out.
+CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
+    "active-request-scorer": {"idleThreshold": ({}, None, 2), "maxBusyScore": ({}, None, 0.0)},
+    "approx-prefix-cache-producer": {
+        "autoTune": ({}, None, False),
+        "blockSizeTokens": ({"autoTune": False}, None, 128),
+        "blockSize": ({"autoTune": False}, None, 128),
+        "maxPrefixTokensToMatch": ({}, None, 256),
+        "maxPrefixBlocksToMatch": ({"maxPrefixTokensToMatch": 0}, None, 3),
+        "lruCapacityPerServer": ({"autoTune": False}, None, 2),
+    },
+    "context-length-aware": {"label": ({}, None, "range"), "enableFiltering": ({}, None, True)},
+    "core-metrics-extractor": {
+        "engineLabelKey": ({}, None, "engine"),
+        "defaultEngine": ({}, None, "sglang"),
+    },
+    "header-label-affinity-scorer": {
+        "headerName": ({"labelKey": "zone"}, "Zone", "rack"),
+        "labelKey": ({"headerName": "zone"}, "zone", "rack"),
+    },
+    "label-selector-filter": {
+        "matchLabels": ({}, None, {"zone": "b"}),
+        "matchExpressions": ({}, None, [{"key": "range", "operator": "Exists"}]),
+    },
+    "load-aware-scorer": {"threshold": ({}, None, 4)},
+    "max-score-picker": {"maxNumOfEndpoints": ({}, None, 1)},
+    "metrics-data-source": {"path": ({}, None, "/prom")},
+    "no-hit-lru-scorer": {"lruSize": ({}, None, 1)},
+    "prefix-cache-affinity-filter": {
+        "affinityThreshold": ({}, None, 0.1),
+        "explorationProbability": ({"maxTTFTPenaltyMs": 0}, None, 1.0),
+        "maxTTFTPenaltyMs": ({}, 0, 10),
+        "peakPrefillThroughput": ({}, None, 1.0),
+    },
+    "prefix-cache-scorer": {
+        "matchLengthWeight": ({}, None, 0.5),
+        "matchLengthScaleTokens": ({"matchLengthWeight": 0.5}, None, 640),
+    },
+    "random-picker": {"maxNumOfEndpoints": ({}, None, 1)},
+    "token-load-scorer": {"queueThresholdTokens": ({}, None, 1000)},
+    "utilization-detector": {
+        "queueDepthThreshold": ({}, None, 1),
+        "kvCacheUtilThreshold": ({"queueDepthThreshold": 100}, None, 0.1),
+        "metricsStalenessThreshold": ({}, None, "50ms"),
+    },
+    "utilization-filter": {
+        "conditions": (
+            {},
+            [{"metric": "waiting-queue", "maxValue": 3}],
+            [{"metric": "kv-cache-utilization", "maxValue": 0.3}],
+        ),
+        "fallbackOnEmpty": ({"conditions": [{"metric": "active-requests", "maxValue": 0}]}, None, True),
+    },
+    "weighted-random-picker": {"maxNumOfEndpoints": ({}, None, 1)},
+}
+#: Parameters of which there is one value only: the name is read so that configurations of others load.
+ONE_VALUE = {("metrics-data-source", "scheme"), ("prefix-cache-affinity-filter", "ttftSource")}
+
+
+def keys_of(kind: type[Plugin]) -> set[str]:
+    return {str(field.alias) for field in kind.params_type.model_fields.values()}
+
+
+def pool_of_four() -> Pool:
+    pool = Pool(clock=lambda: 100.1)
+    pool.rng = np.random.default_rng(1)
+    table = pool.table
+    table.replace(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels=labels) for n, labels in enumerate(LABELS)
+    )
+    rows = table.ready_rows
+    table.waiting[rows] = [1, 3, 5, 9]
+    table.running[rows] = [4, 3, 2, 1]
+    table.kv_usage[rows] = [0.5, 0.4, 0.3, 0.2]
+    table.inflight_requests[rows] = [1, 2, 3, 4]
+    table.inflight_tokens[rows] = [4000, 3000, 2000, 1000]
+    table.block_size[rows] = 256
+    table.num_blocks[rows] = 8
+    table.scraped_at[rows] = 100.0
+    return pool
+
+
+def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
+    """Return what the plugin does in one situation, by everything that it is."""
+    plugin = kind(kind.params_type.model_validate(parameters))
+    pool = pool_of_four()
+    table, rows = pool.table, pool.table.ready_rows
+    plugin.attach(pool)
+    candidates = Candidates(rows)
+    seen: list[Any] = []
+    if isinstance(plugin, Producer):
+        pool.index.follow_block_size()
+        plugin.produce(REQUEST, candidates, table)
+        assert isinstance(plugin, Follower)
+        plugin.decided(REQUEST, candidates, Reservation(0, 0, 0))
+        plugin.produce(REQUEST, candidates, table)
+        return [candidates.prompt_blocks, candidates.block_tokens, candidates.prefix_matched.tolist()]
+    if isinstance(plugin, Follower):
+        for row in (3, 1, 2):
+            plugin.decided(REQUEST, candidates, Reservation(row, 0, 0))
+    else:
+        candidates.prompt_blocks, candidates.block_tokens = 20, 64
+        candidates.prefix_matched = np.array([18.0, 4.0, 1.0, 0.0])
+    if isinstance(plugin, Filter):
+        seen.append(plugin.filter(REQUEST, candidates, table).tolist())
+    if isinstance(plugin, Scorer):
+        seen.append(plugin.score(REQUEST, candidates, table).tolist())
+    if isinstance(plugin, Picker):
+        scores = np.array([0.1, 0.9, 0.5, 0.3])
+        seen.append(plugin.pick(candidates, scores, np.random.default_rng(1)).tolist())
+    if isinstance(plugin, SaturationDetector):
+        seen.append(plugin.saturation(rows, table, 100.1))
+    if isinstance(plugin, MetricsDataSource | CoreMetricsExtractor):
+        text = f"plugins: [{{type: {kind.type_name}, parameters: {parameters}}}]"
+        seen.append(build(text, REGISTRY).scrape)
+    return seen
+
+
+@pytest.mark.parametrize("name", REGISTRY.types)
+def test_every_parameter_has_a_change_here(name: str) -> None:
+    one_value = {key for kind, key in ONE_VALUE if kind == name}
+    assert keys_of(REGISTRY.find(name, "")) == set(CHANGES.get(name, {})) | one_value
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in CHANGES.items() for key in keys])
+def test_changing_a_parameter_changes_behaviour(name: str, key: str) -> None:
+    others, before, after = CHANGES[name][key]
+    kind = REGISTRY.find(name, "")
+    one, other = (
+        observed(kind, others if value is None else {**others, key: value}) for value in (before, after)
+    )
+    assert one
+    assert one != other
+
+
+@pytest.mark.parametrize("name", REGISTRY.types)
+def test_zero_is_refused_or_is_not_the_default(name: str) -> None:
+    kind = REGISTRY.find(name, "").params_type
+    for field in kind.model_fields.values():
+        if isinstance(field.default, int | float) and field.default:
+            try:
+                zero = kind.model_validate({str(field.alias): 0})
+            except ValidationError:
+                continue
+            assert zero != kind()
