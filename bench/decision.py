@@ -1,6 +1,6 @@
-"""What a decision costs: CPU of one process, by number of endpoints and length of the prompt.
+"""CPU cost of a decision in one process, by number of endpoints and length of the prompt.
 
-Prints one JSON line a figure. The cases run interleaved, at least seven rounds; the median counts.
+Prints one JSON line a figure: the median of at least seven rounds, in which the cases run interleaved.
 
     python bench/decision.py                   this tree
     python bench/decision.py --against DIR     CPU ratios to another checkout, with 95 % intervals
@@ -31,7 +31,7 @@ PROMPT_BYTES = 4096
 
 @dataclass(frozen=True)
 class Case:
-    """A thing to measure: how to do it once, and how many microseconds it may cost."""
+    """One measurement: the action, and the goal for its cost in microseconds."""
 
     figure: str
     act: Callable[[], None]
@@ -95,7 +95,7 @@ def page() -> bytes:
 
 
 def read_page() -> Callable[[], None]:
-    """Return the reading of one page by a reader that has read it before."""
+    """Return the read of a page whose layout the reader has cached."""
     reader, text = PageReader(ENGINES["vllm"]), page()
 
     def act() -> None:
@@ -105,7 +105,7 @@ def read_page() -> Callable[[], None]:
 
 
 def measured(act: Callable[[], None]) -> float:
-    """Return CPU microseconds of one act."""
+    """Return the mean CPU microseconds of one call of `act`."""
     start = time.process_time()
     for _ in range(DECISIONS):
         act()
@@ -113,7 +113,7 @@ def measured(act: Callable[[], None]) -> float:
 
 
 def cases() -> list[Case]:
-    """Return what is measured."""
+    """Return all measurements."""
     short = [
         Case(f"decision_us_{count}_endpoints", decide(pool(count), prompts_of(SHORT)), goal)
         for count, goal in ((3, 100), (16, 100), (32, 120), (100, 200))

@@ -1,4 +1,4 @@
-"""CPU of the request life alone: one exchange of the state machine, no transport and no decision.
+"""CPU cost of one exchange in the state machine, without transport and decision.
 
 Prints one JSON line a figure: microseconds of process CPU, the median of the rounds.
 
@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class FixedRouter:
-    """Decides nothing: what is measured is the rest. Takes one destination after the other."""
+    """Hands out the given destinations in turn, so that a decision costs nothing in the measured exchange."""
 
     def __init__(self, names: list[str]) -> None:
         self._next = cycle([(each, each.partition(",")[0]) for each in names]).__next__
@@ -67,7 +67,7 @@ class FixedRouter:
 
 
 def exchange_messages() -> list[bytes]:
-    """A request of 1 KB and an answer of 1 KB: four messages that are answered by five."""
+    """Return the four messages of an exchange: 1 KB of request, 1 KB of answer. Five replies answer them."""
     usage = {"prompt_tokens": 250, "completion_tokens": 100, "total_tokens": 350}
     answer = json.dumps({"choices": [{"text": "y" * 900}], "usage": usage}).encode()
     return [
@@ -98,14 +98,14 @@ def cpu_us(work: Callable[[], None], count: int) -> float:
 
 
 def destinations(endpoints: int) -> list[str]:
-    """Return destinations as a pool of so many endpoints gives them: three of them in any order."""
+    """Return destinations of a pool with this many endpoints: three endpoints each, in random order."""
     rng = random.Random(1)
     names = [f"10.0.{n // 250}.{n % 250}:8000" for n in range(endpoints)]
     return [",".join(rng.sample(names, 3)) for _ in range(EXCHANGES)]
 
 
 def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
-    """Return one exchange of a pool of so many endpoints."""
+    """Return one exchange with the destinations of a pool of `endpoints` endpoints."""
     router, budget, messages = FixedRouter(destinations(endpoints)), BodyBudget(), exchange_messages()
 
     def act() -> None:
@@ -117,7 +117,7 @@ def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
 
 
 def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return a streamed exchange of `CHUNKS` pieces, and one of none."""
+    """Return a streamed exchange with `CHUNKS` body chunks, and the same without a chunk."""
     router, budget, messages = FixedRouter(destinations(3)), BodyBudget(), exchange_messages()
     head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
 

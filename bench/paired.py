@@ -1,8 +1,8 @@
-"""Compares one benchmark of two trees: CPU ratios with their 95 % interval, from fresh processes in turn.
+"""Compares one benchmark of two trees: CPU ratios with their 95 % intervals, from pairs of fresh processes.
 
 `python bench/decision.py --against DIR` and `python bench/exchange.py --against DIR` use it. Every pair
 starts a process of each tree, the order alternating; each measures all figures, and the ratio of the two is
-one sample, so that what a process' memory layout adds is part of the spread. Pairs are added until every
+one sample, so that the effect of a process's memory layout is part of the spread. Pairs are added until every
 interval is narrower than `--width`.
 
 Prints one JSON line a figure: `value` is this tree's CPU over the other's, `interval` its 95 % interval.
@@ -50,7 +50,7 @@ def package_path(tree: Path) -> str:
 
 
 def plugin_loaders(tree: Path) -> dict[str, Callable[[], object]]:
-    """Return the picker's plugins as the tree's pyproject.toml lists them, whatever is installed."""
+    """Return loaders of the plugins in the tree's pyproject.toml: installed ones may be another tree's."""
     listed = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["entry-points"]
 
     def loader(target: str) -> Callable[[], object]:
@@ -61,7 +61,7 @@ def plugin_loaders(tree: Path) -> dict[str, Callable[[], object]]:
 
 
 def command(name: str, worker: Callable[[], Figures], alone: Callable[[], None]) -> None:
-    """Run the benchmark `name` as its command line says: alone, against another tree, or as a worker."""
+    """Run the benchmark `name` alone, against another tree (--against), or as a worker (--worker)."""
     parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=__doc__)
     _add_options(parser)
     parser.add_argument("--worker", action="store_true", help="measure once; print one JSON object")
@@ -75,7 +75,7 @@ def command(name: str, worker: Callable[[], Figures], alone: Callable[[], None])
 
 
 def main() -> None:
-    """Compare, by a Python in which none of the packages is installed, as theirs may be another's."""
+    """Compare two trees by a Python without their packages: installed ones could belong to a third tree."""
     parser = argparse.ArgumentParser(prog="bench/paired.py", description=__doc__)
     parser.add_argument("name", help="the benchmark: decision, exchange")
     _add_options(parser)

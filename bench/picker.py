@@ -1,4 +1,4 @@
-"""CPU of the whole picker process behind the real Envoy, a request: plain and streamed, TLS off and on.
+"""CPU cost of a request in the whole picker process behind the real Envoy: plain or streamed, TLS off or on.
 
     python bench/picker.py                      this tree
     python bench/picker.py --against DIR        and interleaved with it another checkout: CPU ratios as well
@@ -68,7 +68,7 @@ def request(number: int, stream: bool) -> bytes:
 
 
 class ModelServer(asyncio.Protocol):
-    """Answers as soon as a request's last byte is there; streams if asked to."""
+    """Answers once a request's last byte has arrived, with a stream if the request asks for one."""
 
     def __init__(self) -> None:
         self._got = b""
@@ -100,7 +100,7 @@ class ModelServer(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends a request after the other while there are any."""
+    """One connection that sends the requests of `work`, each after the answer to the one before."""
 
     def __init__(self, work: Iterator[bytes], over: "asyncio.Future[None]") -> None:
         self._work = work

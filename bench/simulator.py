@@ -1,4 +1,4 @@
-"""What the simulator costs, and how true its live timing is: one JSON line a figure, nothing else on stdout.
+"""CPU cost of the simulator, and its live timing compared with its model's: one JSON line a figure on stdout.
 
 Times are CPU seconds of the process under test; medians of ROUNDS rounds, with the spread beside them.
 Run: python bench/simulator.py
@@ -27,7 +27,7 @@ HOST = "127.0.91.1"
 
 
 def report(figure: str, values: list[float], unit: str, goal: float) -> None:
-    """Print a figure; it is met at or below its goal."""
+    """Print a figure; `ok` means at or below its goal."""
     value = statistics.median(values)
     line = {"figure": figure, "value": round(value, 3), "unit": unit, "goal": goal, "ok": value <= goal}
     print(json.dumps({**line, "low": round(min(values), 3), "high": round(max(values), 3)}), flush=True)

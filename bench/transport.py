@@ -1,4 +1,4 @@
-"""What a gRPC server costs in CPU: grpc.aio and lean_grpc, interleaved in one run, the same no-op work.
+"""CPU cost of a gRPC server with no-op handlers: grpc.aio and lean_grpc, interleaved in one run.
 
     python bench/transport.py                 the table, one JSON line a figure
     python bench/transport.py --churn 1000000 parked streams after that many streams (default 50,000)
@@ -100,7 +100,7 @@ CHUNK_HEAD = CHUNK_HEAD[: CHUNK_HEAD.index(CHUNK)]
 
 
 class Reading:
-    """What the servers read of a chunk: when it came, the usage that it tells, and its echo by a splice."""
+    """The work per chunk in both servers: note the time, read the usage, echo the chunk by a splice."""
 
     __slots__ = ("first", "last", "usage")
 
@@ -257,7 +257,7 @@ class Contender:
 
 
 class Conversation:
-    """Sends `payloads` in turn, each after the answer to the one before; then hands the turn over."""
+    """Sends `payloads` in turn, each after the answer to the one before; then calls `finished`."""
 
     __slots__ = ("_at", "_payloads", "call", "finished")
 
@@ -389,7 +389,7 @@ async def measure(rounds: int, churn: int) -> None:
     ratio("exchange_cpu_ratio", costs["lean", "many"], costs["aio", "many"], 1 / 6)
     ratio("exchange_cpu_ratio_single", costs["lean", "single"], costs["aio", "single"], 1 / 4)
     ratio("chunk_cpu_ratio", costs["lean", "chunk"], costs["aio", "chunk"], 1 / 6)
-    # A process of its own: memory that an earlier load has left free would hide what streams take.
+    # A new process: free memory left by an earlier load would hide the memory that streams take.
     contenders["fresh"] = Contender("lean")
     size, growth = await parked(contenders["fresh"], churn)
     report("parked_stream_bytes", [size], "bytes", 20_480, growth=growth, churn=churn)

@@ -22,7 +22,7 @@ PROMPT_BYTES = 4096
 
 @dataclass(frozen=True)
 class Case:
-    """A thing to measure: how to do it once, and how many microseconds it may cost."""
+    """One measurement: the action, and the goal for its cost in microseconds."""
 
     figure: str
     act: Callable[[], None]
@@ -69,7 +69,7 @@ def prompts_of(size: int) -> Iterator[bytes]:
 
 
 def measured(act: Callable[[], None]) -> float:
-    """Return CPU microseconds of one act."""
+    """Return the mean CPU microseconds of one call of `act`."""
     start = time.process_time()
     for _ in range(DECISIONS):
         act()
@@ -77,7 +77,7 @@ def measured(act: Callable[[], None]) -> float:
 
 
 def cases() -> list[Case]:
-    """Return what is measured."""
+    """Return all measurements."""
     short = [
         Case(f"decision_us_{count}_endpoints", decide(pool(count), prompts_of(SHORT)), goal)
         for count, goal in ((3, 100), (16, 100), (32, 120), (100, 200))
