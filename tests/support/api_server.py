@@ -1,4 +1,4 @@
-"""A plain client of a test's API server: one method, one answer, nothing interpreted."""
+"""A plain client of a test's API server: each method makes one request and returns the answer unchanged."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API server said."""
+    """An answer of the API server."""
 
     code: int
     body: dict[str, Any]
@@ -29,7 +29,7 @@ class Answer:
 
 
 class ApiServer:
-    """Speaks to a control plane as its administrator, one connection a request."""
+    """A client of a control plane with its administrator's rights; each request has its own connection."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._address = urlsplit(plane.url)

@@ -1,4 +1,4 @@
-"""Mounted certificates: a new pair, written as a Secret volume is."""
+"""Certificates for tests: makes a new pair, and writes it as a kubelet writes a Secret volume."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A router that picks in turn, with a ledger whose misuse is an error."""
+"""A router that picks in turn, and raises when a decision is ended twice or was never made."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from inference_api.offered import Offered
 
 
 class CountingRouter:
-    """Picks the first endpoint that the subset allows, and keeps a ledger whose misuse is an error."""
+    """Picks the allowed endpoints in turn; `held` has the decisions that have not ended."""
 
     def __init__(self, *endpoints: str, refusal: Refusal | None = None) -> None:
         self.endpoints = list(endpoints)
@@ -22,7 +22,7 @@ class CountingRouter:
         self.held: list[Decision] = []
         self.ends = 0
         self.fails_after = False
-        """`ended` raises once it has released."""
+        """Whether `ended` raises after it has released the decision."""
         self.first_bytes = 0
         self.listeners: list[Any] = []
         self.decisions = Decisions()

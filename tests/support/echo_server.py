@@ -1,4 +1,4 @@
-"""A model server that proves what reached it: answers with the body's digest, or streams the body back."""
+"""A model server that shows what it received: it answers with the body's digest, or streams the body back."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
 """The picker's handlers on grpc.aio, as lean_grpc serves them: the reference that tests and benchmarks use.
 
-grpc.aio often reports a reset call as the end of its input before it cancels it, so that a handler is told
-`ended` where another transport tells `aborted`; it is told one of the two, once.
+grpc.aio often reports a reset call as the end of its input before it cancels it. Its handler then gets
+`ended` where another transport calls `aborted`; it gets one of the two, once.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import grpc.aio
 from endpoint_picker.transport import LIMITS, HandlerFactory, Metadata, Routes, StatusCode
 
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # two pickers on one address must be an error, not a coin toss
+    ("grpc.so_reuseport", 0),  # else two pickers could share an address, and split its calls
     ("grpc.max_concurrent_streams", LIMITS.max_concurrent_streams),
     ("grpc.max_receive_message_length", LIMITS.max_receive_message),
     ("grpc.max_send_message_length", LIMITS.max_send_message),
@@ -24,7 +24,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Our own proxy pings twice a second: that is how it notices a frozen picker. The streams bound the cost.
+    # Headroom's own proxy pings twice a second, to notice a frozen picker; grpc would take that for abuse.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.max_pings_without_data", 0),
 )
@@ -64,7 +64,7 @@ class _Call:
         self._drain: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._woken = False
-        """The reader's cancellation is our own: the call is to end."""
+        """Whether `_write_all` cancelled the reader to end the call; else the peer reset it."""
         self._handler = factory(self)
 
     def send(self, *payloads: bytes) -> bool:
@@ -89,7 +89,7 @@ class _Call:
         self.finish(StatusCode.CANCELLED, "cancelled by the server")
 
     async def serve(self) -> None:
-        """Run the call to its end. The reader writes what its own messages caused: no task, no queue hop."""
+        """Run the call to its end. The reader itself writes the replies to its messages: no second task."""
         self._task = asyncio.current_task()
         try:
             self._handler.opened(cast("Metadata", self._context.invocation_metadata() or ()))
@@ -118,7 +118,7 @@ class _Call:
         self._handler.ended()
         await self._flush()
         if self._status is None:
-            await asyncio.Event().wait()  # until finish() wakes us or the peer resets the call
+            await asyncio.Event().wait()  # until finish() or a reset by the peer cancels it
 
     def _close(self, code: StatusCode) -> None:
         if self._status is None:
@@ -142,11 +142,11 @@ class _Call:
                 self._handler.writable()
 
     async def _write_all(self) -> None:
-        """Write what was sent from outside the reader, then wake the reader if the call is to end."""
+        """Write messages sent outside the reader's task, then cancel the reader if the call has to end."""
         try:
             await self._write_outbox()
         except _GONE:
-            return  # the peer has gone; the reader learns it by itself
+            return  # the peer has gone, which the reader's own read reports
         finally:
             self._drain = None
         if self._status is not None and self._task is not None:

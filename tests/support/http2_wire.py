@@ -67,7 +67,7 @@ def message(payload: bytes, flag: int = 0) -> bytes:
 
 @dataclass
 class Recorder:
-    """Owner of a connection and of all its streams; writes down what it is told."""
+    """Owner of a connection and of all its streams; records every callback."""
 
     events: list[tuple[object, ...]] = field(default_factory=list)
     streams: dict[int, Stream] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Recorder:
     def on_stream(self, stream: Stream, head: Head, ended: bool) -> None:
         self.events.append(("stream", stream.id, head.fields, ended))
         self.streams[stream.id] = stream
-        stream.owner = Following(self, stream.id)
+        stream.owner = StreamRecorder(self, stream.id)
 
     def on_goaway(self, code: ErrorCode) -> None:
         self.events.append(("goaway", code))
@@ -89,8 +89,8 @@ class Recorder:
 
 
 @dataclass
-class Following:
-    """Owner of one stream."""
+class StreamRecorder:
+    """Owner of one stream; records every callback in its connection's `Recorder`."""
 
     recorder: Recorder
     stream_id: int
@@ -110,7 +110,7 @@ class Following:
 
 
 class Wire:
-    """A core and the peer in front of it, which says any frame it likes."""
+    """A core and its peer, which can send it any frame."""
 
     def __init__(self, *, server: bool = True, limits: Limits | None = None, greet: bool = True) -> None:
         self.owner = Recorder()
@@ -129,7 +129,7 @@ class Wire:
         return self.answers()
 
     def answers(self) -> list[Frame]:
-        """Return what the core has to say."""
+        """Return the frames that the core has queued."""
         said = b""
         while more := self.core.outbox.take():
             said += more
@@ -147,7 +147,7 @@ class Wire:
 
     def open(self) -> Stream:
         """Open a stream, as a client."""
-        follower = Following(self.owner, 0)
+        follower = StreamRecorder(self.owner, 0)
         stream = self.core.open_stream(follower, REQUEST)
         follower.stream_id = stream.id
         self.owner.streams[stream.id] = stream

@@ -1,4 +1,4 @@
-"""The verifying load client under the name that tests import; it lives with the simulator."""
+"""The simulator's verifying client and load, under the name that tests import."""
 
 from model_server_sim.client import Ask, InferenceClient, Result
 from model_server_sim.load import LoadRun

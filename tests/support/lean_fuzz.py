@@ -1,6 +1,6 @@
-"""The fuzz target of lean_grpc: a peer that says anything to a core with calls on it, and what must hold.
+"""The fuzz target of lean_grpc: feeds a core that has calls with any bytes, and checks its invariants.
 
-An input's first two bytes choose the role, and how the rest is split; the rest is what the peer sends.
+An input's first two bytes choose the core's role and how the rest is split; the rest is what the peer sends.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ LARGEST_ANSWER = 20_000
 
 @dataclass
 class Fuzzed:
-    """A core under fuzzing, and its owner: answers calls in ways that depend on what they say."""
+    """A core under fuzzing, and its owner, whose handlers act by the bytes that they receive."""
 
     server: bool
     events: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Fuzzed:
         elif call.request.refusal is not None:
             call.give_up(*call.request.refusal)
         else:
-            call.start(lambda made: Moody(made, self.events), ended)
+            call.start(lambda made: ActingHandler(made, self.events), ended)
 
     def on_goaway(self, code: ErrorCode) -> None:
         self.events.append("goaway")
@@ -58,12 +58,12 @@ class Fuzzed:
         pass
 
     def greet(self) -> None:
-        """Get past the hand-shake, and as a client open some calls."""
+        """Complete the core's handshake and, when it is a client, open some calls."""
         self.core.receive((PREFACE if self.server else b"") + frame(codes.SETTINGS, 0, 0))
         if self.server:
             return
         for _ in range(4):
-            call = ClientCall(b"/test.Service/Echo", Listening(self.events), LIMITS)
+            call = ClientCall(b"/test.Service/Echo", ResponseHandler(self.events), LIMITS)
             call.start(self.core, b"http", b"localhost", None)
             call.send(b"hello")
 
@@ -73,8 +73,8 @@ class Fuzzed:
             self.said += more
 
 
-class Moody:
-    """A handler whose mood is the payload's first byte."""
+class ActingHandler:
+    """A handler that finishes, cancels, pauses or sends, as the payload's first byte says."""
 
     def __init__(self, call: ServerCall, events: list[str]) -> None:
         self.call = call
@@ -90,17 +90,17 @@ class Moody:
 
     def received(self, payload: bytes) -> None:
         self.note("received")
-        mood = payload[0] % 8 if payload else 0
-        if mood == 1:
+        action = payload[0] % 8 if payload else 0
+        if action == 1:
             self.call.finish()
-        elif mood == 2:
+        elif action == 2:
             self.call.cancel()
-        elif mood == 3:
+        elif action == 3:
             self.call.pause()
-        elif mood == 4:
+        elif action == 4:
             self.call.send(bytes(LARGEST_ANSWER))
-        elif mood == 5:
-            self.call.finish(StatusCode.ABORTED, "mood", [("x-mood", "5")])
+        elif action == 5:
+            self.call.finish(StatusCode.ABORTED, "action", [("x-action", "5")])
         else:
             self.call.send(payload)
 
@@ -116,8 +116,8 @@ class Moody:
         self.note("writable")
 
 
-class Listening:
-    """A response handler that counts on being told the end once."""
+class ResponseHandler:
+    """A response handler that fails on a callback after `ended`."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
@@ -142,7 +142,7 @@ class Listening:
 
 
 def run(data: bytes) -> tuple[str, ...]:
-    """Feed one input whole and in pieces; return what happened, as a signature. Fails on what must not be."""
+    """Feed one input whole and in pieces; return a signature of the events. Fails on a broken invariant."""
     if len(data) < 2:
         return ()
     mode, step, rest = data[0], data[1] + 1, data[2:]
@@ -159,13 +159,13 @@ def run(data: bytes) -> tuple[str, ...]:
         assert not fuzzed.core.streams
         read_frames(bytes(fuzzed.said).removeprefix(b"" if fuzzed.server else PREFACE))
         ends.append((fuzzed.events, fault and fault.code))
-    assert ends[0] == ends[1], "the split matters"
+    assert ends[0] == ends[1], "the split of the input changed the events"
     reason = fault.reason if fault is not None else ""
     return (str(mode & 3), reason, *sorted(set(ends[0][0])))
 
 
 def check(fuzzed: Fuzzed) -> None:
-    """Hold what must hold after any input: bounds, and books that balance."""
+    """Assert the invariants after any input: limits, and counts of bytes and streams that agree."""
     core = fuzzed.core
     assert len(core.streams) <= LIMITS.max_concurrent_streams
     held = sum(stream.pending_bytes for stream in core.streams.values())

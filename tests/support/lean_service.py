@@ -24,7 +24,7 @@ FAIL_MESSAGE = "no: 100 % wrong, ümlaut\n"
 
 
 class EchoHandler:
-    """Sends back each message; writes down what happens to it."""
+    """Sends back each message; logs its callbacks."""
 
     def __init__(self, call: ServerCall, log: list[str]) -> None:
         self._call = call
@@ -51,7 +51,7 @@ class EchoHandler:
 
 
 class FloodHandler:
-    """Sends parts as long as there is room, 100 of them; counts what it has sent."""
+    """Sends 100 parts, as long as `send` reports room; counts them."""
 
     def __init__(self, call: ServerCall, log: list[str]) -> None:
         self._call = call

@@ -26,7 +26,7 @@ IMAGES = {
 
 
 def eventually(what: str, look: Callable[[], T | None]) -> T:
-    """Return the first true answer of `look`."""
+    """Return the first true answer of `look`; fail after LIMIT_S, naming `what`."""
     deadline = time.monotonic() + LIMIT_S
     while not (found := look()):
         assert time.monotonic() < deadline, f"in {LIMIT_S:.0f} s there was no {what}"

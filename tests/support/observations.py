@@ -1,4 +1,4 @@
-"""Observations for unit tests of the operator: one healthy pool, and ways to bend it."""
+"""Observations for unit tests of the operator: one healthy pool, and functions that change it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ FULL_ACCESS = Access(
 
 
 def pool_body(name: str = "llm", picker: str = "llm-epp", **more: Any) -> Object:
-    """Return an InferencePool as the API server gives it; `more` goes over its metadata and spec."""
+    """Return an InferencePool as the API server gives it; `more` overrides its metadata and spec."""
     metadata = {
         "name": name,
         "namespace": "ns",
@@ -99,14 +99,14 @@ def settled(seen: Observation | None = None) -> Observation:
 
 
 def answered(seen: Observation, error: str = "", uses: Uses = Uses.OFFERED) -> Observation:
-    """Return the observation after the picker has spoken about the configuration that is written now."""
+    """Return the observation with the picker's report on the configuration that is written now."""
     body = seen.children[CONFIG_MAP, f"{seen.picker_name}-config"]
     text = OfferedText(mark=text_mark(body["data"]["config.yaml"]), error=error, uses=uses)
     return replace(seen, picker_answer=PickerAnswer(answer=Offered(config=text)))
 
 
 def as_live(kind: Kind, body: Object) -> Object:
-    """Return the object as the API server would give it back: with identity."""
+    """Return the object as the API server would return it: with uid and generation."""
     metadata = {"uid": f"uid-{kind.plural}-{body['metadata']['name']}", "generation": 1, **body["metadata"]}
     return {**body, "metadata": metadata}
 

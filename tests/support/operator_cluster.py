@@ -107,12 +107,12 @@ class Space:
         return "", "", ""
 
     def word(self, pool: str) -> str:
-        """Return what the pool's annotation says."""
+        """Return the value of the pool's annotation PICKER_ANNOTATION; "" when it has none."""
         body = self.get("pool", pool) or {"metadata": {}}
         return str(body["metadata"].get("annotations", {}).get("headroom.dev/picker", ""))
 
     def children(self) -> set[str]:
-        """Return kind/name of all that carries our label."""
+        """Return kind/name of all objects with Headroom's managed-by label."""
         return {
             f"{kind}/{body['metadata']['name']}"
             for kind in ("picker", "service", "account", "binding", "config", "deployment")
@@ -167,7 +167,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(directory: Path) -> Iterator[Cluster]:
-    """Run a control plane with our CRDs and the base manifests."""
+    """Run a control plane with the CRDs and the base manifests."""
     with running_control_plane(directory / "plane") as plane:
         api = ApiServer(plane)
         for resource in RESOURCES:
@@ -277,7 +277,7 @@ def kubectl(plane: ControlPlane, *arguments: str, text: str | None = None) -> st
 
 
 def pool(name: str, picker: str | None = None, **more: Any) -> Object:
-    """Return an InferencePool; `more` goes over its spec."""
+    """Return an InferencePool; `more` overrides its spec."""
     spec: Object = {
         "selector": {"matchLabels": {"app": name}},
         "targetPorts": [{"number": 8000}],

@@ -1,4 +1,4 @@
-"""Ending an operator under load at random moments, and counting when it does not heed."""
+"""SIGTERM to a busy operator at random moments: reports each time that it does not end in time with 0."""
 
 import random
 import subprocess
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from operator_cluster import Cluster, OperatorProcess, Space, pool
 
-#: Objects of the operator's that are listed to it at its start, so that a flood of events comes at once.
+#: Children that exist before the operator starts, so that its first lists bring many events at once.
 _OBJECTS = 800
 _POOLS = 12
 #: Seconds in which an operator must have ended, far less than a pod's grace period of 30.
 _GRACE = 15.0
-#: Seconds of work within which the signal comes.
+#: Latest moment of the signal, seconds after the operator's health port answers.
 _WITHIN = 3.0
 
 
@@ -55,7 +55,7 @@ def busy_space(cluster: Cluster) -> Iterator[Space]:
 
 
 def terminate_at_random(cluster: Cluster, times: int, seed: int) -> list[str]:
-    """Start an operator so many times and end it at a random moment; return what went wrong."""
+    """Start an operator `times` times and end it at a random moment; return a line for each failure."""
     moments, wrong = random.Random(seed), []
     with busy_space(cluster) as space:
         config = cluster.kubeconfig()

@@ -25,9 +25,9 @@ RESOURCES = (
     "deployments",
     "customresourcedefinitions",
 )
-#: Seconds after a fault's end in which healing must be back.
+#: Seconds after a fault's end within which the operator must heal again.
 BACK_WITHIN = 10.0
-#: Seconds after a fault's begin from which readiness must say so.
+#: Seconds after a fault's start within which readiness must fail.
 NOTICED_AFTER = 5.0
 
 
@@ -49,7 +49,7 @@ def metric(address: str, name: str) -> float:
 
 @dataclass
 class Watcher:
-    """Asks both health endpoints all the time, and remembers what they said and when."""
+    """Polls both health endpoints every 0.1 s and records time, statuses and the body of readiness."""
 
     address: str
     said: list[tuple[float, int, int, dict[str, Any]]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Watcher:
 
 @contextmanager
 def watched_health(process: OperatorProcess) -> Iterator[Watcher]:
-    """Record the health of a process meanwhile."""
+    """Record the health of a process while the block runs."""
     watcher = Watcher(process.address())
     thread = threading.Thread(target=watcher.run, daemon=True)
     thread.start()
@@ -93,5 +93,5 @@ def heals(space: Space, name: str, seconds: float) -> float:
 
 
 def is_ready(process: OperatorProcess) -> bool:
-    """Return whether readiness says that every watch is open."""
+    """Return whether `/readyz` answers 200: every watch is open."""
     return probe(process.address(), "/readyz")[0] == 200

@@ -2,9 +2,9 @@
 
     python picker_stand_in.py PORT ENDPOINT...
 
-It picks what the request header `x-test-pick` names (nothing without it), passes bodies through, and tells in
-the response header `x-test-served` which endpoint Envoy says has answered. `x-test-refuse` makes it refuse
-with that status. Each line on its standard input replaces the endpoints that it serves over EDS.
+It picks the endpoints in the request header `x-test-pick` (none without it) and passes bodies through. The
+response header `x-test-served` has the endpoint that served, as Envoy reports it. `x-test-refuse` makes it
+refuse with that status. Each line on its standard input replaces the endpoints that it serves over EDS.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from inference_operator.core.desired.proxy_bootstrap import ProxySettings, proxy
 from local_cluster.images import DEFAULT_IMAGES
 
 PICKER = Path(__file__).with_name("picker_stand_in.py")
-#: Addresses of their own keep these processes apart from all others on the machine.
+#: Addresses that no other process of the machine uses, so that ports cannot collide.
 PROXY_ADDRESS = "127.77.0.1"
 SERVER_ADDRESSES = ("127.77.1.1", "127.77.1.2")
 
@@ -190,7 +190,7 @@ class Proxy:
         self.picker.send_signal(number)
 
     async def set_pool(self, *servers: ModelServer) -> None:
-        """Let the picker tell the proxy that these are the pool's endpoints; wait until it has."""
+        """Make the picker serve these endpoints over EDS; wait until Envoy has updated its cluster."""
         assert self.picker is not None
         assert self.picker.stdin is not None
         before = await self.statistic("envoy_cluster_update_success", "pool")
@@ -203,14 +203,14 @@ class Proxy:
         await eventually(taken)
 
     async def count(self, name: str) -> int:
-        """Return one of Envoy's figures of the listener for requests."""
+        """Return a statistic of Envoy's listener for requests."""
         start = f'{name}{{envoy_http_conn_manager_prefix="requests"}} '
         async with self.client.get(f"{self.status_url}/stats/prometheus") as response:
             lines = (await response.text()).splitlines()
         return next(int(line.removeprefix(start)) for line in lines if line.startswith(start))
 
     async def statistic(self, name: str, cluster: str) -> int:
-        """Return one of Envoy's figures of a cluster, 0 when it has none."""
+        """Return a statistic of one of Envoy's clusters, 0 when it is absent."""
         start = f'{name}{{envoy_cluster_name="{cluster}"}} '
         async with self.client.get(f"{self.status_url}/stats/prometheus") as response:
             lines = (await response.text()).splitlines()
@@ -219,7 +219,7 @@ class Proxy:
     async def ask(
         self, *picks: str, body: bytes = b"", path: str = "/v1/completions", **headers: str
     ) -> tuple[int, str, str]:
-        """Return status, the endpoint that answered, and the one the picker was told of."""
+        """Return status, the endpoint that answered, and the one that Envoy reported to the picker."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if picks:
             sent["x-test-pick"] = ",".join(picks)
@@ -251,7 +251,7 @@ class Proxy:
         await eventually(self.follows_the_picker)
 
     async def follows_the_picker(self) -> bool:
-        """Whether one picked request was answered by the picked endpoint, with the picker's knowledge."""
+        """Whether the picked endpoint answered a request, and Envoy reported it to the picker."""
         picked = self.servers[0].endpoint
         return await self.ask(picked) == (200, picked, picked)
 

@@ -1,7 +1,7 @@
-"""A connection to an API server that is a dictionary: it records each call and refuses those it is told to.
+"""A connection to an API server made of a dictionary: it records each call and refuses those of `refusing`.
 
-It merges maps and replaces lists, and keeps managedFields entries of whole bodies. What server-side apply
-really does is tested on the real API server; here tests look at the calls.
+It merges maps and replaces lists, and keeps managedFields entries of whole bodies. Server-side apply is
+tested on the real API server; tests on this connection look at the calls.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """What it does: get, create, apply, edit (JSON patch), merge, replace or delete."""
+        """One of get, create, apply, edit (JSON patch), merge, replace and delete."""
         if self.method == "PATCH":
             kinds = {"apply-patch+yaml": "apply", "json-patch+json": "edit", "merge-patch+json": "merge"}
             return kinds[self.content_type.removeprefix("application/")]
@@ -61,7 +61,7 @@ class RecordingConnection(Connection):
 
     @contextmanager
     def refusing(self, brief: str, status: int, reason: str = "", **more: Any) -> Iterator[None]:
-        """Refuse the calls whose `brief` begins like this."""
+        """Refuse the calls whose `brief` starts with the given one."""
         answer = {"kind": "Status", "code": status, "reason": reason, "message": f"refused: {brief}", **more}
 
         def judge(call: Call) -> tuple[int, Object] | None:
@@ -90,7 +90,7 @@ class RecordingConnection(Connection):
 
     @override
     async def stream(self, path: str, query: dict[str, str], seconds: float) -> AsyncIterator[bytes]:
-        """Tell nothing: a watch in which nothing ever happens."""
+        """Watch without any event."""
         await asyncio.Event().wait()
         yield b""
 

@@ -1,4 +1,4 @@
-"""A call that keeps what is sent on it."""
+"""A call that records the messages and the status sent on it."""
 
 from lean_grpc import StatusCode
 
@@ -9,7 +9,7 @@ class RecordingStream:
         self.status: StatusCode | None = None
         self.message = ""
         self.room = True
-        """Whether the peer takes more; False makes `send` answer False."""
+        """The answer of `send`: whether the peer takes more."""
 
     def send(self, *payloads: bytes) -> bool:
         if self.status is None:

@@ -1,4 +1,4 @@
-"""An API server's transport for unit tests of the operator: it holds objects, and records what is asked."""
+"""An API server's transport for unit tests of the operator: it holds objects, and records requests."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ class ScriptedConnection:
         self.calls: list[tuple[float, str]] = []
         """Loop time and "METHOD path" of every request."""
         self.latency = 0.0
-        """Seconds, of the loop's clock, that each request takes."""
+        """Duration of each request in seconds of the loop's clock."""
         self.problem = ""
-        """Every request fails with this, as when the server is out of reach."""
+        """Text of the error that every request raises, as when the server is out of reach; "" for none."""
         self._streams: list[tuple[str, asyncio.Queue[bytes]]] = []
         self.swallows = False
-        """Requests drop one cancellation each, as some libraries do."""
+        """Whether each request ignores one cancellation, as some libraries do."""
 
     @property
     def api(self) -> Api:

@@ -29,7 +29,7 @@ class Simulator:
         return f"http://{self.host}:{port}"
 
     async def get(self, path: str, port: int = 8000) -> tuple[int, str]:
-        """GET a path on a connection of its own; status 0 when there is none to be had."""
+        """GET a path on a new connection; status 0 when it cannot be made."""
         try:
             async with aiohttp.ClientSession() as session, session.get(self.at(port) + path) as response:
                 return response.status, await response.text()

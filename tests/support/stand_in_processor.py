@@ -1,4 +1,4 @@
-"""A processor whose answers a test sets, and whose calls it reads; its misuse by the exchange is an error."""
+"""A processor for tests of the exchange: a test sets its answers and reads its calls; wrong calls raise."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ class StandInWait:
 
 
 class StandInProcessor:
-    """Answers `answer`; where that is None, makes the answer wait. Raises in the method named `fails_in`."""
+    """Gives `answer`, or a `StandInWait` when that is None. Raises in the method named `fails_in`."""
 
     def __init__(self, answer: Forward | Reply | None = FORWARD, fails_in: str = "") -> None:
         self.answer = answer
@@ -109,7 +109,7 @@ class Peer:
         return got
 
     def resume(self, late: Forward | Reply) -> list[bytes]:
-        """Give the answer that waits; return the replies that it brings."""
+        """Give the answer that was waited for; return the replies that follow."""
         before = len(self.replies)
         assert self.processor.resume is not None
         self.processor.resume(late)

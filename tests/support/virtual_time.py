@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Reports what is ready at once; instead of waiting it moves the loop's clock."""
+    """Polls without waiting; when nothing is ready, it moves the loop's clock by the timeout instead."""
 
     now = 0.0
 
@@ -26,7 +26,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Begins at second 1000; `time()` is virtual."""
+    """An event loop whose `time()` is virtual and starts at 1000."""
 
     def __init__(self) -> None:
         self._clock = _JumpingSelector()
@@ -38,6 +38,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run to its end in virtual time, and return the result."""
+    """Run a coroutine to its end in virtual time, and return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

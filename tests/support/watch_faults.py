@@ -1,7 +1,7 @@
 """A proxy in front of a test's API server that answers watch requests with faults, for tests of watchers.
 
-It speaks plain HTTP to its clients, under a path as some providers' API servers have, and passes their tokens
-on. Everything but watches goes through unharmed.
+It serves plain HTTP, under a path as some providers' API servers have, and forwards its clients' tokens. All
+requests except watches are forwarded unchanged.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class WatchFaults:
 
     @contextmanager
     def fault(self, answer: str, resource: str | None = None) -> Iterator[None]:
-        """Cut the open watches of a resource, or of all, and answer new ones like that while this lasts.
+        """Cut the open watches of a resource, or of all; answer new ones with `answer` while the block runs.
 
-        A hung request is passed on at the end, as by a server that was only slow.
+        A request that hangs is forwarded at the end of the block, as by a server that was only slow.
         """
         self._call(self._begin, answer, resource)
         try:
@@ -66,7 +66,7 @@ class WatchFaults:
         return sorted(self._streams.values())
 
     def close(self) -> None:
-        """End the proxy and all that goes through it."""
+        """End the proxy and all requests through it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
