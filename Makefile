@@ -107,11 +107,13 @@ lock: setup ## Resolve the dependencies anew (needs uv); the images take their p
 
 images: ## Build the container images [ENGINE=podman|buildah|docker] [REGISTRY=registry.example.com/team] [BASE=...]
 	@$(PYTHON) -c 'import sys; sys.exit("make images needs Python >= 3.11; name one: make images PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	@case "$(ENGINE)" in ""|podman|buildah|docker) ;; *) echo "ENGINE is podman, buildah or docker"; exit 2;; esac
 	@engine="$(ENGINE)"; test -n "$$engine" || ! command -v buildah >/dev/null || engine=buildah; \
 	test -n "$$engine" || ! docker info >/dev/null 2>&1 || engine=docker; \
 	test "$(ENGINE)" || ! command -v podman >/dev/null || engine=podman; \
 	engine="$${engine:-podman}"; \
-	{ $(call apt_install,$$engine $(if $(filter debian,$(BASE)),mmdebstrap)); } || \
+	case "$$engine" in docker) needed="";; *) needed="$$engine";; esac; \
+	{ $(call apt_install,$$needed $(if $(filter debian,$(BASE)),mmdebstrap)); } || \
 	  { echo "make images needs$$missing; on Debian, as root: apt-get install$$missing"; exit 1; }; \
 	$(PYTHON) images/build_images.py --engine "$$engine" --registry "$(REGISTRY)" --base "$(BASE)"
 

@@ -1,7 +1,7 @@
 """The images under the rules of a strict cluster: each starts, works, is quiet, and writes nowhere.
 
 A scenario runs twice: strictly, and as root on a root file system that can be written, where a write shows.
-The bounds on CPU time are about three times what is measured on a quiet machine.
+The bounds on CPU time are two and a half to three times what is measured (0.40, 0.35 and 0.13 s).
 """
 
 import base64
@@ -27,7 +27,7 @@ from inference_api.crd import RESOURCES
 from operator_cluster import CRDS, ROOT, Cluster, established, eventually, kubectl, pool
 
 #: CPU seconds from the start of the process until it is ready.
-CPU_BOUND_S = {"operator": 1.5, "epp": 1.2, "simulator": 0.6}
+CPU_BOUND_S = {"operator": 1.0, "epp": 0.9, "simulator": 0.4}
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 MODES = pytest.mark.parametrize("strict", [True, False], ids=["strict", "as-root"])
 
@@ -95,6 +95,17 @@ def test_the_simulator_serves(built: Built, tmp_path: Path, strict: bool) -> Non
         if not strict:
             assert container.written_files() == []
         check_quiet(container)
+
+
+def test_a_write_would_show(built: Built, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    flags = (f"--port={port}", f"--host={HOST}", "--drain-seconds=0")
+    with built.engine.running(
+        built.names["simulator"], *flags, log=tmp_path / "log", strict=False
+    ) as container:
+        container.until(f"http://{HOST}:{port}/health")
+        built.engine.ask("exec", container.name, "python3", "-c", "open('/tmp/written', 'w').close()")
+        assert container.written_files() == ["/tmp", "/tmp/written"]
 
 
 @MODES
