@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 #: Ports and kinds that an answer may have; a pool has at most eight target ports.
 MOST_PORTS: Final = 16
 MOST_KINDS: Final = 16
+#: Signals of an endpoint that an answer may name.
+MOST_SIGNALS: Final = 16
 
 # Kinds of failed handshakes that the operator reports in a condition. They are lean_grpc.HandshakeFailure's.
 CLEARTEXT_HTTP2: Final = "cleartext_http2"
@@ -54,5 +56,7 @@ class PickerHealth(BaseModel):
     """A proxy is connected to the ext-proc port."""
     ports: Annotated[tuple[PortHealth, ...], Field(max_length=MOST_PORTS)] = ()
     """Every target port with ready endpoints, in ascending order; empty while metrics are not scraped."""
+    missing_signals: Annotated[tuple[str, ...], Field(max_length=MOST_SIGNALS)] = ()
+    """Signals that are configured and found on the metrics page of no ready endpoint: "kv_usage", say."""
     settled: bool = True
     """False while an endpoint that became ready lately has no result yet: ask again soon."""

@@ -270,6 +270,7 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Scra
         path=source.params.path,
         engine_label_key=extractor.params.engine_label_key,
         default_engine=extractor.params.default_engine,
+        engines=extractor.params.engines,
     )
 
 

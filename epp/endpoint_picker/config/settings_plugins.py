@@ -1,9 +1,12 @@
 """Plugins that only carry settings for parts that are built in. They do nothing themselves."""
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
+from endpoint_picker.datalayer.metrics_page import ENGINES, Engine, Gauge, Series
 from endpoint_picker.scheduling.plugin import Plugin, PluginParams
 
 
@@ -25,13 +28,106 @@ class MetricsDataSource(Plugin):
         self.params = params
 
 
+_NAME: Final = r"[A-Za-z_:][A-Za-z0-9_:]*"
+_SPEC: Final = re.compile(rf"\s*({_NAME})\s*(?:\{{(.*)\}})?\s*")
+_LABEL: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*("?)([^",{}\\\n]*)\2\s*')
+
+
+def series_of(spec: str) -> Series:
+    """Return the series that "name" or "name{label=value,...}" names. Raises ValueError."""
+    found = _SPEC.fullmatch(spec)
+    if found is None:
+        msg = f'"{spec}" is no metric; write name or name{{label=value,...}}'
+        raise ValueError(msg)
+    name, inside = found.groups()
+    labels = []
+    for part in inside.split(",") if inside and inside.strip() else ():
+        pair = _LABEL.fullmatch(part)
+        if pair is None:
+            msg = f'"{part.strip()}" is no label; write label=value'
+            raise ValueError(msg)
+        labels.append((pair[1], pair[3].rstrip()))
+    return Series(name, tuple(labels))
+
+
+def _checked(spec: str) -> str:
+    if spec:
+        series_of(spec)
+    return spec
+
+
+Spec = Annotated[str, Field(max_length=1024), AfterValidator(_checked)]
+"""A metric, "name" or "name{label=value,...}"; "" when the engine does not show it."""
+
+
+class EngineConfig(PluginParams):
+    """Where an engine shows its load; in place of the built-in engine of the same name, if there is one."""
+
+    name: str = Field(min_length=1, max_length=63)
+    """Value of the pods' engine label."""
+    queued_requests_spec: Spec = ""
+    running_requests_spec: Spec = ""
+    kv_usage_spec: Spec = ""
+    """Fraction of the KV cache in use, 1 is full."""
+    cache_info_spec: Spec = ""
+    """Info metric whose labels hold block size and block count."""
+    cache_block_size_label_name: str = Field(default="block_size", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    cache_num_blocks_label_name: str = Field(default="num_gpu_blocks", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    cache_block_size_spec: Spec = ""
+    """Gauge of the block size, for engines without an info metric."""
+    cache_num_blocks_spec: Spec = ""
+
+    @model_validator(mode="after")
+    def _shows_load(self) -> "EngineConfig":
+        if not (self.queued_requests_spec or self.running_requests_spec or self.kv_usage_spec):
+            raise ValueError("give queuedRequestsSpec, runningRequestsSpec or kvUsageSpec")
+        if self.cache_info_spec and (self.cache_block_size_spec or self.cache_num_blocks_spec):
+            raise ValueError("give cacheInfoSpec, or cacheBlockSizeSpec and cacheNumBlocksSpec, not both")
+        return self
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine as pages are read for it."""
+        return Engine(
+            waiting=_gauge(self.queued_requests_spec),
+            running=_gauge(self.running_requests_spec),
+            kv_usage=_gauge(self.kv_usage_spec),
+            cache_info=series_of(self.cache_info_spec) if self.cache_info_spec else None,
+            block_label=self.cache_block_size_label_name,
+            count_label=self.cache_num_blocks_label_name,
+            block_size=_gauge(self.cache_block_size_spec),
+            num_blocks=_gauge(self.cache_num_blocks_spec),
+        )
+
+
+def _gauge(spec: str) -> Gauge:
+    return (series_of(spec),) if spec else ()
+
+
 class ExtractorParams(PluginParams):
     """Parameters of core-metrics-extractor."""
 
     engine_label_key: str = Field(default="llm-d.ai/engine-type", min_length=1)
     """Pod label that names the engine."""
-    default_engine: Literal["vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"] = "vllm"
+    default_engine: str = "vllm"
     """Engine of a pod without the label, or with a value that is not known."""
+    engine_configs: tuple[EngineConfig, ...] = Field(default=(), max_length=32)
+    """Further engines, and others in place of built-in ones."""
+
+    @model_validator(mode="after")
+    def _known_default(self) -> "ExtractorParams":
+        names = [each.name for each in self.engine_configs]
+        if len(set(names)) < len(names):
+            raise ValueError("two engineConfigs have one name")
+        if self.default_engine not in self.engines:
+            msg = f'no engine is named "{self.default_engine}"; known: {", ".join(sorted(self.engines))}'
+            raise ValueError(msg)
+        return self
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """Return all engines by name."""
+        return {**ENGINES, **{each.name: each.engine for each in self.engine_configs}}
 
 
 class CoreMetricsExtractor(Plugin):

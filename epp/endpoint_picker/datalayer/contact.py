@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from endpoint_picker.datalayer.metrics_page import Signal
 from endpoint_picker.datalayer.table import EndpointTable
 from inference_api.picker_health import MOST_PORTS, PickerHealth, PortHealth
 
@@ -47,10 +48,27 @@ def count_contacts(table: EndpointTable) -> Iterator[tuple[int, Contact, int]]:
                 yield port, contact, count
 
 
+def count_missing(table: EndpointTable) -> Iterator[tuple[Signal, int, int]]:
+    """Yield (signal, endpoints without it, endpoints) of the ready endpoints that answer, without zeros.
+
+    An endpoint counts for a signal when its engine is configured to show it and its last page lacked it.
+    """
+    answering = table.ready_rows[table.contact[table.ready_rows] == Contact.ANSWERS]
+    for signal in Signal:
+        count = int(((table.missing[answering] & signal) != 0).sum())
+        if count:
+            yield signal, count, int(answering.size)
+
+
+def nowhere_found(table: EndpointTable) -> tuple[str, ...]:
+    """Return the names of the signals that no answering endpoint shows although its engine should."""
+    return tuple(signal.label for signal, count, total in count_missing(table) if count == total)
+
+
 def endpoint_health(table: EndpointTable) -> PickerHealth:
     """Return what is known of the endpoints; the proxies' part is left out."""
     settled = bool((table.contact[table.ready_rows] != Contact.UNKNOWN).all())
-    return PickerHealth(ports=port_health(table), settled=settled)
+    return PickerHealth(ports=port_health(table), settled=settled, missing_signals=nowhere_found(table))
 
 
 def port_health(table: EndpointTable) -> tuple[PortHealth, ...]:

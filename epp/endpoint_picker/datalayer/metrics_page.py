@@ -5,8 +5,10 @@ its place from page to page, so each search starts where the series was last tim
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Final, NamedTuple
 
 #: Series of one name that are read; a page with more is a page of nonsense.
@@ -21,6 +23,22 @@ MAX_COUNT: Final = 1e9
 _SLACK: Final = 256
 
 _UNKNOWN: Final = math.nan
+#: What follows the name in a sample line.
+_AFTER_NAME: Final = (b"{", b" ", b"\t")
+
+
+class Signal(IntFlag):
+    """The signals that a page can show; a set of them says which a page does not show."""
+
+    WAITING = 1
+    RUNNING = 2
+    KV_USAGE = 4
+    BLOCKS = 8
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, in the debug state and in the answer to the operator."""
+        return (self.name or "").lower()
 
 
 class Reading(NamedTuple):
@@ -32,6 +50,8 @@ class Reading(NamedTuple):
     """Fraction, [0, 1]."""
     block_size: int
     num_blocks: int
+    missing: int = 0
+    """Set of `Signal`s that the engine is configured to show and the page lacks."""
 
     @property
     def is_useful(self) -> bool:
@@ -41,65 +61,75 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric name, and `name="value"` that its labels must contain ("" for any)."""
+    """A metric name, and the (label, value) pairs that a sample must have."""
 
     name: str
-    label: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+Gauge = tuple[Series, ...]
+"""Names of one signal over an engine's versions, the newest first; the first that a page has is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where an inference engine shows its load. None: it does not."""
+    """Where an inference engine shows its load. An empty gauge: it does not."""
 
-    waiting: Series
-    running: Series
-    kv_usage: Series | None = None
+    waiting: Gauge = ()
+    running: Gauge = ()
+    kv_usage: Gauge = ()
     cache_info: Series | None = None
     """Info metric whose labels `block_label` and `count_label` hold block size and block count."""
     block_label: str = ""
     count_label: str = ""
-    block_size: Series | None = None
-    """Gauge of the block size, for engines without an info metric."""
-    num_blocks: Series | None = None
+    block_size: Gauge = ()
+    """Block size, for engines without an info metric."""
+    num_blocks: Gauge = ()
 
 
-_TRT_REQUESTS: Final = "nv_trt_llm_request_metrics"
-_TRT_BLOCKS: Final = "nv_trt_llm_kv_cache_block_metrics"
+def _gauge(*names: str) -> Gauge:
+    return tuple(Series(name) for name in names)
+
+
+def _trt(kind: str, value: str) -> Gauge:
+    name = "request_metrics" if kind == "request_type" else "kv_cache_block_metrics"
+    return (Series(f"nv_trt_llm_{name}", ((kind, value),)),)
+
 
 ENGINES: Final[Mapping[str, Engine]] = {
     "vllm": Engine(
-        waiting=Series("vllm:num_requests_waiting"),
-        running=Series("vllm:num_requests_running"),
-        kv_usage=Series("vllm:kv_cache_usage_perc"),
+        waiting=_gauge("vllm:num_requests_waiting"),
+        running=_gauge("vllm:num_requests_running"),
+        kv_usage=_gauge("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         cache_info=Series("vllm:cache_config_info"),
         block_label="block_size",
         count_label="num_gpu_blocks",
     ),
     "sglang": Engine(
-        waiting=Series("sglang:num_queue_reqs"),
-        running=Series("sglang:num_running_reqs"),
-        kv_usage=Series("sglang:token_usage"),
+        waiting=_gauge("sglang:num_queue_reqs"),
+        running=_gauge("sglang:num_running_reqs"),
+        kv_usage=_gauge("sglang:token_usage"),
         cache_info=Series("sglang:cache_config_info"),
         block_label="page_size",
         count_label="num_pages",
     ),
     "trtllm-serve": Engine(
-        waiting=Series("trtllm_num_requests_waiting"),
-        running=Series("trtllm_num_requests_running"),
-        kv_usage=Series("trtllm_kv_cache_utilization"),
-        block_size=Series("trtllm_kv_cache_tokens_per_block"),
-        num_blocks=Series("trtllm_kv_cache_max_blocks"),
+        waiting=_gauge("trtllm_num_requests_waiting"),
+        running=_gauge("trtllm_num_requests_running"),
+        kv_usage=_gauge("trtllm_kv_cache_utilization"),
+        block_size=_gauge("trtllm_kv_cache_tokens_per_block"),
+        num_blocks=_gauge("trtllm_kv_cache_max_blocks"),
     ),
     "triton-tensorrt-llm": Engine(
-        waiting=Series(_TRT_REQUESTS, 'request_type="waiting"'),
-        running=Series(_TRT_REQUESTS, 'request_type="scheduled"'),
-        kv_usage=Series(_TRT_BLOCKS, 'kv_cache_block_type="fraction"'),
-        block_size=Series(_TRT_BLOCKS, 'kv_cache_block_type="tokens_per"'),
-        num_blocks=Series(_TRT_BLOCKS, 'kv_cache_block_type="max"'),
+        waiting=_trt("request_type", "waiting"),
+        running=_trt("request_type", "scheduled"),
+        kv_usage=_trt("kv_cache_block_type", "fraction"),
+        block_size=_trt("kv_cache_block_type", "tokens_per"),
+        num_blocks=_trt("kv_cache_block_type", "max"),
     ),
     "triton": Engine(
-        waiting=Series("nv_inference_pending_request_count"),
-        running=Series("nv_inference_exec_count"),
+        waiting=_gauge("nv_inference_pending_request_count"),
+        running=_gauge("nv_inference_exec_count"),
     ),
 }
 
@@ -107,20 +137,34 @@ ENGINES: Final[Mapping[str, Engine]] = {
 OLD_ENGINE_LABEL: Final = "inference.networking.k8s.io/engine-type"
 
 
-def engine_of(labels: Mapping[str, str], label_key: str, default: str) -> Engine:
+def engine_of(
+    labels: Mapping[str, str], label_key: str, default: str, engines: Mapping[str, Engine] = ENGINES
+) -> Engine:
     """Return the engine that the pod's labels name; absent or unknown is the default one."""
     named = labels.get(label_key) or labels.get(OLD_ENGINE_LABEL, "")
-    return ENGINES.get(named) or ENGINES[default]
+    return engines.get(named) or engines[default]
 
 
 class PageReader:
     """Reads the pages of one server; remembers where things were."""
 
-    __slots__ = ("_block_label", "_cache_info", "_count_label", "_finders")
+    __slots__ = (
+        "_block_label",
+        "_block_size",
+        "_cache_info",
+        "_count_label",
+        "_num_blocks",
+        "_running",
+        "_usage",
+        "_waiting",
+    )
 
     def __init__(self, engine: Engine) -> None:
-        gauges = (engine.waiting, engine.running, engine.kv_usage, engine.block_size, engine.num_blocks)
-        self._finders = tuple(None if each is None else _Finder(each) for each in gauges)
+        self._waiting = _GaugeFinder(engine.waiting)
+        self._running = _GaugeFinder(engine.running)
+        self._usage = _GaugeFinder(engine.kv_usage)
+        self._block_size = _GaugeFinder(engine.block_size)
+        self._num_blocks = _GaugeFinder(engine.num_blocks)
         self._cache_info = None if engine.cache_info is None else _Finder(engine.cache_info)
         self._block_label = engine.block_label.encode() + b'="'
         self._count_label = engine.count_label.encode() + b'="'
@@ -128,61 +172,113 @@ class PageReader:
     def read(self, page: bytes) -> Reading:
         """Return what the page says. Never raises: what makes no sense is unknown.
 
-        Several series of one name are data-parallel ranks behind one port: counts add up, usage is the mean.
+        Several series of one name are the engines behind one port (data-parallel ranks, say): counts add up,
+        usage is the mean.
         """
         if not page.startswith(b"#"):
             # Every line is looked for by the line break before it; real pages start with a comment.
             page = b"\n" + page
-        waiting, running, usage, block_size, num_blocks = self._finders
-        used, series = usage.total(page) if usage else (_UNKNOWN, 0)
-        size = 0 if block_size is None else _whole(block_size.total(page)[0])
-        count = 0 if num_blocks is None else _whole(num_blocks.total(page)[0])
-        if self._cache_info is not None:
-            line = self._cache_info.first_line(page)
-            size, count = _label(line, self._block_label), _label(line, self._count_label)
+        waiting, running, usage = (
+            self._waiting.samples(page),
+            self._running.samples(page),
+            self._usage.samples(page),
+        )
+        size, count = self._blocks(page)
+        missing = 0
+        if not waiting and self._waiting:
+            missing |= Signal.WAITING
+        if not running and self._running:
+            missing |= Signal.RUNNING
+        if not usage and self._usage:
+            missing |= Signal.KV_USAGE
+        if not size and (self._cache_info or self._block_size):
+            missing |= Signal.BLOCKS
         return Reading(
-            waiting=waiting.total(page)[0] if waiting else _UNKNOWN,
-            running=running.total(page)[0] if running else _UNKNOWN,
-            kv_usage=min(used / series, 1.0) if series else _UNKNOWN,
+            waiting=sum(waiting) if waiting else _UNKNOWN,
+            running=sum(running) if running else _UNKNOWN,
+            kv_usage=min(sum(usage) / len(usage), 1.0) if usage else _UNKNOWN,
             block_size=size,
             num_blocks=count,
+            missing=int(missing),
         )
+
+    def _blocks(self, page: bytes) -> tuple[int, int]:
+        """Return the block size, of several the largest, and the blocks of all engines in that size."""
+        if self._cache_info is None:
+            sizes, counts = self._block_size.samples(page), self._num_blocks.samples(page)
+            return int(max(sizes, default=0.0)), int(sum(counts))
+        largest = tokens = blocks = 0
+        for line in self._cache_info.lines(page):
+            size, count = _label(line, self._block_label), _label(line, self._count_label)
+            largest = max(largest, size)
+            tokens += size * count
+            blocks += count
+        return largest, tokens // largest if largest else blocks
+
+
+class _GaugeFinder:
+    """Finds a gauge under any of its names; it is false when it has none."""
+
+    __slots__ = ("_finders", "_last")
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._finders = tuple(_Finder(each) for each in gauge)
+        self._last: _Finder | None = self._finders[0] if self._finders else None
+        """Found last: a server keeps to one name, so the others need no search."""
+
+    def __bool__(self) -> bool:
+        return bool(self._finders)
+
+    def samples(self, page: bytes) -> list[float]:
+        """Return the values of the gauge's samples under its first name that the page has."""
+        if self._last is None:
+            return []
+        found = self._last.samples(page)
+        if found:
+            return found
+        for finder in self._finders:
+            if finder is not self._last and (found := finder.samples(page)):
+                self._last = finder
+                return found
+        return []
 
 
 class _Finder:
     """Finds the sample lines of one series."""
 
-    __slots__ = ("_label", "_needle", "_place")
+    __slots__ = ("_labels", "_needle", "_place")
 
     def __init__(self, series: Series) -> None:
         self._needle = b"\n" + series.name.encode()
-        self._label = series.label.encode()
+        # A quote within a label's value is escaped, so that no value can look like another label.
+        self._labels = tuple(
+            re.compile(rb'[{,]\s*%s="%s"' % (re.escape(name.encode()), re.escape(value.encode())))
+            for name, value in series.labels
+        )
         self._place = 0
 
-    def total(self, page: bytes) -> tuple[float, int]:
-        """Return the sum over the series' samples, and how many there were; (NaN, 0) when there was none.
+    def samples(self, page: bytes) -> list[float]:
+        """Return the values of the series' samples that make sense, in their order."""
+        name_length = len(self._needle) - 1
+        values = (_value(line, name_length) for line in self.lines(page))
+        return [value for value in values if value == value]  # not NaN
 
-        The samples of one name stand together, as the format demands.
-        """
-        total, count, at = 0.0, 0, self._first(page)
+    def lines(self, page: bytes) -> list[bytes]:
+        """Return the series' sample lines. Those of one name stand together, as the format demands."""
+        found: list[bytes] = []
+        at = self._first(page)
         if at < 0:
-            return _UNKNOWN, 0
+            return found
         for _ in range(MAX_SERIES):
             line = _line(page, at + 1)
-            if not self._label or self._label in line:
-                value = _value(line, len(self._needle) - 1)
-                if value == value:  # not NaN
-                    total += value
-                    count += 1
+            if line[len(self._needle) - 1 : len(self._needle)] not in _AFTER_NAME:
+                break
+            if all(label.search(line) for label in self._labels):
+                found.append(line)
             at += 1 + len(line)
             if not page.startswith(self._needle, at):
                 break
-        return (total, count) if count else (_UNKNOWN, 0)
-
-    def first_line(self, page: bytes) -> bytes:
-        """Return the first sample line, b"" when there is none."""
-        at = self._first(page)
-        return _line(page, at + 1) if at >= 0 else b""
+        return found
 
     def _first(self, page: bytes) -> int:
         """Return where the line break before the first sample is; -1 when there is none.
@@ -203,7 +299,7 @@ class _Finder:
             if at < 0:
                 return -1
             after = page[at + len(needle) : at + len(needle) + 1]
-            if after in (b"{", b" ", b"\t"):
+            if after in _AFTER_NAME:
                 return at
             start = at + len(needle)
         return -1
@@ -236,7 +332,3 @@ def _label(line: bytes, prefix: bytes) -> int:
             digits = line[start : line.find(b'"', start)]
             return int(digits) if digits.isdigit() and len(digits) < 10 else 0
     return 0
-
-
-def _whole(value: float) -> int:
-    return 0 if math.isnan(value) else int(value)

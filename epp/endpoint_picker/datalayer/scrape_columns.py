@@ -33,6 +33,7 @@ class ScrapeColumns:
         table.kv_usage[row] = reading.kv_usage
         table.scraped_at[row] = asked_at
         table.contact[row] = Contact.ANSWERS
+        table.missing[row] = reading.missing
         self._ledger.scrape_succeeded(row)
         if reading.num_blocks:
             table.num_blocks[row] = reading.num_blocks

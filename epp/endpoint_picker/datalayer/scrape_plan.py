@@ -1,6 +1,9 @@
 """What is read of the model servers: plain values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from endpoint_picker.datalayer.metrics_page import ENGINES, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +16,5 @@ class ScrapePlan:
     """Pod label that names the engine."""
     default_engine: str
     """Engine of a pod without the label, or with a value that is not known."""
+    engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
+    """All engines by name."""

@@ -199,7 +199,9 @@ class _Target:
         self._owner = owner
         self._row = row
         self.endpoint = endpoint
-        self._page = PageReader(engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine))
+        self._page = PageReader(
+            engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines)
+        )
         self._request = (
             f"GET {plan.path} HTTP/1.1\r\nHost: {endpoint.hostport}\r\n"
             "Accept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: headroom-epp\r\n\r\n"

@@ -67,6 +67,7 @@ class EndpointTable:
         "inflight_requests",
         "inflight_tokens",
         "kv_usage",
+        "missing",
         "num_blocks",
         "ready",
         "ready_rows",
@@ -99,7 +100,9 @@ class EndpointTable:
         self.block_size = np.zeros(size, dtype=np.int64)
         """Tokens in a KV-cache block; 0 is unknown."""
         self.num_blocks = np.zeros(size, dtype=np.int64)
-        """KV-cache blocks of the server; 0 is unknown."""
+        """KV-cache blocks of the server, all its engines together; 0 is unknown."""
+        self.missing = np.zeros(size, dtype=np.int64)
+        """Set of `metrics_page.Signal`s that the last page should have shown and did not."""
         # In flight from this picker, written by the ledger.
         self.inflight_requests = np.zeros(size, dtype=np.int64)
         self.inflight_tokens = np.zeros(size, dtype=np.int64)
@@ -196,6 +199,7 @@ class EndpointTable:
             load[row] = np.nan
         self.scraped_at[row] = -np.inf
         self.contact[row] = 0
+        self.missing[row] = 0
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
         self.unseen[row] = 0
@@ -233,6 +237,7 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "contact": 0,
     "block_size": 0,
     "num_blocks": 0,
+    "missing": 0,
     "inflight_requests": 0,
     "inflight_tokens": 0,
     "unseen": 0,

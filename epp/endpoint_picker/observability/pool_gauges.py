@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from endpoint_picker.datalayer.contact import count_contacts
+from endpoint_picker.datalayer.contact import count_contacts, count_missing
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
@@ -57,6 +57,12 @@ def add_pool_gauges(
         "Ready endpoints, by how they answer scrapes.",
         ("name", "port", "contact"),
         lambda: (((name, str(port), contact.label), count) for port, contact, count in count_contacts(table)),
+    )
+    metrics.read_each(
+        "endpoints_missing_signal",
+        "Ready endpoints whose metrics page lacks a configured signal.",
+        ("name", "signal"),
+        lambda: (((name, signal.label), count) for signal, count, _total in count_missing(table)),
     )
     where = ("endpoint_name", "namespace", "port")
     metrics.read_each(

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from endpoint_picker.config.live import LiveConfig
-from endpoint_picker.datalayer.contact import Contact
+from endpoint_picker.datalayer.contact import Contact, nowhere_found
+from endpoint_picker.datalayer.metrics_page import Signal
 from endpoint_picker.scheduling.plugin import Pool
 from endpoint_picker.scheduling.scheduler import Scheduler
 
@@ -17,6 +18,7 @@ def state_page(scheduler: Scheduler, live: LiveConfig) -> dict[str, Any]:
     offered = live.offered.model_dump(mode="json")
     return {
         "endpoints": [_row(pool, row) for row in pool.table.occupied()],
+        "signalsFoundNowhere": list(nowhere_found(pool.table)),
         "inFlight": pool.ledger.held,
         "saturation": scheduler.saturation(),
         "profile": {
@@ -47,6 +49,7 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "unseenRequests": int(table.unseen[row]),
         "blockSize": int(table.block_size[row]),
         "numBlocks": int(table.num_blocks[row]),
+        "missingSignals": [each.label for each in Signal if each & int(table.missing[row])],
     }
 
 

@@ -9,6 +9,7 @@ from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.file_discovery import endpoints_in
+from endpoint_picker.datalayer.metrics_page import PageReader
 from endpoint_picker.scheduling.plugin import Plugin
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
@@ -83,6 +84,56 @@ featureGates: ["flowControl=false"]
     assert config.scrape is not None
     assert config.scrape.path == "/prom"
     assert config.scrape.default_engine == "sglang"
+
+
+def engines(*configs: str, default: str = "vllm") -> PickerConfig:
+    listed = ", ".join(configs)
+    return built(
+        "plugins: [{type: core-metrics-extractor, "
+        f"parameters: {{defaultEngine: {default}, engineConfigs: [{listed}]}}}}]"
+    )
+
+
+def test_further_engines_are_read() -> None:
+    config = engines(
+        "{name: mine, queuedRequestsSpec: 'q{kind=waiting, zone=\"a\"}', runningRequestsSpec: r, "
+        "cacheInfoSpec: info, cacheBlockSizeLabelName: size, cacheNumBlocksLabelName: count}",
+        default="mine",
+    )
+    assert config.scrape is not None
+    assert {"mine", "vllm", "triton"} <= config.scrape.engines.keys()
+    page = b'#\nq{kind="done",zone="a"} 9\nq{kind="waiting",zone="a"} 2\nr 3\ninfo{size="8",count="70"} 1\n'
+    reading = PageReader(config.scrape.engines["mine"]).read(page)
+    assert (reading.waiting, reading.running, reading.block_size, reading.num_blocks) == (2, 3, 8, 70)
+    assert not reading.missing
+
+
+def test_an_engine_takes_the_place_of_a_built_in_one() -> None:
+    config = engines("{name: vllm, kvUsageSpec: mine}")
+    assert config.scrape is not None
+    assert PageReader(config.scrape.engines["vllm"]).read(b"#\nmine 0.5\n").kv_usage == 0.5
+
+
+@pytest.mark.parametrize(
+    ("config", "default"),
+    [
+        pytest.param("{name: a, kvUsageSpec: b}", "c", id="unknown default"),
+        pytest.param("{name: a, kvUsageSpec: 'b{c'}", "vllm", id="an open brace"),
+        pytest.param("{name: a, kvUsageSpec: 'b{c}'}", "vllm", id="a label without value"),
+        pytest.param("{name: a, kvUsageSpec: 'b c'}", "vllm", id="a space in the name"),
+        pytest.param("{name: a}", "vllm", id="no load"),
+        pytest.param("{name: a, kvUsageSpec: b}, {name: a, kvUsageSpec: c}", "vllm", id="two of one name"),
+        pytest.param(
+            "{name: a, kvUsageSpec: b, cacheInfoSpec: c, cacheBlockSizeSpec: d}",
+            "vllm",
+            id="two ways to blocks",
+        ),
+        pytest.param("{name: a, kvUsageSpec: b, loraSpec: c}", "vllm", id="what would do nothing"),
+    ],
+)
+def test_an_engine_that_cannot_be_read_is_refused(config: str, default: str) -> None:
+    with pytest.raises(ConfigError, match=r"plugins\[0\]\.parameters"):
+        engines(config, default=default)
 
 
 def test_scraping_can_be_left_out() -> None:

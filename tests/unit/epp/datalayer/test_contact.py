@@ -1,6 +1,7 @@
 """What single endpoints' answers say of the pool's ports."""
 
-from endpoint_picker.datalayer.contact import Contact, port_health
+from endpoint_picker.datalayer.contact import Contact, count_missing, endpoint_health, port_health
+from endpoint_picker.datalayer.metrics_page import Signal
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from inference_api.picker_health import PortHealth
 
@@ -57,3 +58,21 @@ def test_the_column_grows_with_the_table() -> None:
     table.replace(Endpoint(f"p{at}", "n", f"10.0.0.{at}", 8000) for at in range(100))
     table.contact[table.ready_rows] = Contact.REFUSED
     assert port_health(table) == (PortHealth(port=8000, total=100, refused=100),)
+
+
+def test_a_signal_is_missing_where_an_answering_endpoint_lacks_it_and_nowhere_found_where_all_do() -> None:
+    table = table_of(
+        ("10.0.0.1", 8000, Contact.ANSWERS),
+        ("10.0.0.2", 8000, Contact.ANSWERS),
+        ("10.0.0.3", 8000, Contact.REFUSED),
+    )
+    first, second, third = table.ready_rows.tolist()
+    table.missing[first] = Signal.KV_USAGE | Signal.BLOCKS
+    table.missing[second] = Signal.KV_USAGE
+    table.missing[third] = Signal.WAITING
+    assert list(count_missing(table)) == [(Signal.KV_USAGE, 2, 2), (Signal.BLOCKS, 1, 2)]
+    assert endpoint_health(table).missing_signals == ("kv_usage",)
+    table.replace([Endpoint("10.0.0.2-8000", "n", "10.0.0.2", 8000)])
+    assert endpoint_health(table).missing_signals == ("kv_usage",)
+    table.replace([Endpoint("other", "n", "10.0.0.9", 8000)])
+    assert endpoint_health(table).missing_signals == ()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader, Reading, engine_of
+from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader, Reading, Signal, engine_of
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -45,6 +45,36 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="m"} 0.12
 """
 
 
+SGLANG_RANKS = b"""\
+sglang:num_running_reqs{dp_rank="0"} 4
+sglang:num_running_reqs{dp_rank="1"} 2
+sglang:num_queue_reqs{dp_rank="0"} 1
+sglang:num_queue_reqs{dp_rank="1"} 0
+sglang:token_usage{dp_rank="0"} 0.5
+sglang:token_usage{dp_rank="1"} 0.25
+sglang:cache_config_info{dp_rank="0",page_size="64",num_pages="1000"} 1
+sglang:cache_config_info{dp_rank="1",page_size="64",num_pages="900"} 1
+"""
+TRTLLM_RANKS = b"""\
+trtllm_num_requests_waiting{rank="0"} 1
+trtllm_num_requests_waiting{rank="1"} 1
+trtllm_num_requests_running{rank="0"} 2
+trtllm_num_requests_running{rank="1"} 2
+trtllm_kv_cache_utilization{rank="0"} 0.75
+trtllm_kv_cache_utilization{rank="1"} 0.25
+trtllm_kv_cache_tokens_per_block{rank="0"} 32
+trtllm_kv_cache_tokens_per_block{rank="1"} 32
+trtllm_kv_cache_max_blocks{rank="0"} 512
+trtllm_kv_cache_max_blocks{rank="1"} 512
+"""
+TRITON = b"""\
+nv_inference_pending_request_count{model="a",version="1"} 2
+nv_inference_pending_request_count{model="b",version="1"} 3
+nv_inference_exec_count{model="a",version="1"} 7
+"""
+OLD_VLLM = VLLM.replace(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+
+
 def read(page: bytes, engine: str = "vllm") -> Reading:
     return PageReader(ENGINES[engine]).read(page)
 
@@ -57,6 +87,15 @@ def read(page: bytes, engine: str = "vllm") -> Reading:
         pytest.param("trtllm-serve", TRTLLM, Reading(1, 2, 0.75, 32, 512), id="trtllm-serve"),
         pytest.param(
             "triton-tensorrt-llm", TRITON_TRT, Reading(5, 6, 0.125, 64, 2449), id="triton-tensorrt-llm"
+        ),
+        pytest.param("vllm", OLD_VLLM, Reading(2, 3, 0.25, 16, 27456), id="older vllm"),
+        pytest.param("sglang", SGLANG_RANKS, Reading(1, 6, 0.375, 64, 1900), id="sglang, two ranks"),
+        pytest.param("trtllm-serve", TRTLLM_RANKS, Reading(2, 4, 0.5, 32, 1024), id="trtllm, two ranks"),
+        pytest.param(
+            "triton-tensorrt-llm",
+            TRITON_TRT + TRITON_TRT.replace(b'"m"', b'"n"').split(b"\n", 1)[0],
+            Reading(5, 6, 0.125, 64, 2449),
+            id="triton-tensorrt-llm, a line apart from its group",
         ),
     ],
 )
@@ -85,6 +124,49 @@ vllm:kv_cache_usage_perc{engine="1"} 0.6
         reading = reader.read(page)
         assert reading.waiting == 3
         assert reading.kv_usage == pytest.approx(0.4)
+
+
+def test_blocks_of_all_engines_add_up() -> None:
+    page = b"""#
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="500"} 1
+"""
+    reading = read(page)
+    assert (reading.block_size, reading.num_blocks) == (16, 1500)
+
+
+def test_blocks_of_several_sizes_count_in_the_largest() -> None:
+    page = b"""#
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
+vllm:cache_config_info{block_size="32",engine="1",num_gpu_blocks="1000"} 1
+"""
+    reading = read(page)
+    assert (reading.block_size, reading.num_blocks) == (32, 1500)
+
+
+def test_a_server_that_shows_both_names_of_a_gauge_is_read_by_the_newer() -> None:
+    page = b"#\nvllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.5\n"
+    assert read(page).kv_usage == 0.5
+
+
+def test_a_reader_follows_a_server_that_is_upgraded() -> None:
+    reader = PageReader(ENGINES["vllm"])
+    for page in (OLD_VLLM, VLLM, OLD_VLLM):
+        assert reader.read(page) == Reading(2, 3, 0.25, 16, 27456)
+
+
+def test_what_a_page_should_show_and_does_not_is_said() -> None:
+    page = b"#\nvllm:num_requests_waiting 1\nvllm:num_requests_running 1\n"
+    assert read(page).missing == Signal.KV_USAGE | Signal.BLOCKS
+    assert read(VLLM).missing == 0
+    triton = read(TRITON, "triton")
+    assert (triton.waiting, triton.running, triton.missing) == (5, 7, 0)
+    assert math.isnan(triton.kv_usage)
+
+
+def test_a_label_is_matched_whole() -> None:
+    page = TRITON_TRT.replace(b'{model="m",request_type="waiting"', b'{old_request_type="waiting"')
+    assert math.isnan(read(page, "triton-tensorrt-llm").waiting)
 
 
 @pytest.mark.parametrize(

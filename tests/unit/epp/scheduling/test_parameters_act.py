@@ -50,6 +50,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "core-metrics-extractor": {
         "engineLabelKey": ({}, None, "engine"),
         "defaultEngine": ({}, None, "sglang"),
+        "engineConfigs": ({}, None, [{"name": "vllm", "kvUsageSpec": "usage"}]),
     },
     "header-label-affinity-scorer": {
         "headerName": ({"labelKey": "zone"}, "Zone", "rack"),
