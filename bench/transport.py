@@ -403,7 +403,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--serve", choices=("aio", "lean", "tls"), help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--churn", type=int, default=50_000, help="streams between two looks at the memory")
+    parser.add_argument(
+        "--churn", type=int, default=50_000, help="streams between two readings of the memory"
+    )
     options = parser.parse_args()
     if options.serve:
         uvloop.run(serve(options.serve))

@@ -155,7 +155,7 @@ INFERENCE_POOL: Final = CustomResource(
     annotations={
         # The API server serves a group below k8s.io only with the approval of its schema.
         "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api-inference-extension/pull/1173",
-        # The release of the extension whose schema this is; its conformance suite and installers look here.
+        # The release of the extension whose schema this is; its conformance suite and installers read it.
         f"{names.POOL_GROUP}/bundle-version": "v1.6.0",
     },
     columns=(

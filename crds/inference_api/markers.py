@@ -34,7 +34,7 @@ SERVER_DEFAULTED: Final = Schema(**{SERVER_DEFAULT: True})
 
 
 def server_default(value: list[Any]) -> Schema:
-    """Let the API server fill in `value` where it is not what a reader assumes."""
+    """Let the API server fill in `value`, which differs from the reader's default."""
     return Schema(**{SERVER_DEFAULT: value})
 
 

@@ -102,8 +102,8 @@ def find_condition(conditions: Iterable[Condition], kind: str) -> Condition | No
 def carry_times(wanted: Iterable[Condition], held: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return `wanted`, each with the transition time that `held` has for the same type and status.
 
-    Compute conditions afresh with the present time, then pass them through here: the result equals what is
-    held when nothing changed, so that a comparison decides whether a write is due.
+    Compute all conditions with the present time, then pass them through here: when nothing changed, the
+    result equals `held`, so that a comparison decides whether a write is due.
     """
     before = {condition.type: condition for condition in held}
     return tuple(

@@ -30,7 +30,7 @@ class PriorityTable(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = Field(default=1, ge=1)
-    """Format of the table; a reader refuses one that is newer than it knows."""
+    """Format of the table; a reader refuses a newer format than its own."""
     objectives: dict[str, ObjectiveEntry] = Field(default_factory=dict)
     """Keyed by the objective's metadata.name, which is what a request's objective header carries."""
 

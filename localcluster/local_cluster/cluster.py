@@ -1,4 +1,4 @@
-"""A local cluster as seen from outside: start one, find one that runs, look into it, end it.
+"""A local cluster from outside: start one, attach to one that runs, find its processes and logs, end it.
 
 The cluster itself is another process (`supervisor`); this module only talks to it.
 """

@@ -18,7 +18,7 @@ class StartError(LocalClusterError):
 
 
 class NotRunningError(LocalClusterError):
-    """There is no running cluster in the given directory."""
+    """No cluster runs in the given directory."""
 
 
 class AlreadyRunningError(LocalClusterError):

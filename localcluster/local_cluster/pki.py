@@ -1,6 +1,6 @@
-"""Keys and certificates of a local cluster: one authority, and what it signs.
+"""Keys and certificates of a local cluster: one authority, and the certificates that it signs.
 
-They are made anew for each cluster and live in a folder that only its owner can read.
+They are made for each start of a cluster and live in a folder that only its owner can read.
 """
 
 import datetime

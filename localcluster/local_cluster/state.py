@@ -70,7 +70,7 @@ def write_state(directory: Path, state: State) -> None:
 
 
 def read_state(directory: Path) -> State | None:
-    """Return what the last supervisor wrote, None if there is nothing."""
+    """Return what the last supervisor wrote, None if the file is absent or unreadable."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         return State(**json.loads((directory / _STATE).read_text()))
     return None

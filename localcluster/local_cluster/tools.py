@@ -1,6 +1,6 @@
 """Find the two programs that a local cluster needs and does not bring itself: go and kubectl.
 
-It only looks (on PATH and beside the interpreter, where a wheel would put them); it never installs.
+It searches PATH and the interpreter's script directories, where a wheel puts them. It installs nothing.
 """
 
 import os

@@ -37,7 +37,7 @@ def locked(lock: str, wheels: Iterable[str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what is missing, for a Makefile."""
+    """Print the missing wheels, or their entries of a lock file; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster.wheels", description=__doc__)
     ask = parser.add_mutually_exclusive_group(required=True)
     ask.add_argument("--need", action="store_true", help="print the names of the wheels that are needed")

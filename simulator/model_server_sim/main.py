@@ -43,7 +43,7 @@ class PeerFaultFilter(logging.Filter):
 def _ports(text: str) -> list[int]:
     ports = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
     if len(set(ports)) != len(ports) or not all(0 < port < 65536 for port in ports):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of different ports, such as 8000,8001")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different ports, such as 8000,8001")
     return ports
 
 
@@ -53,7 +53,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no finite number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of at least 0")
     return value
 
 

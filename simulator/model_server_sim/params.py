@@ -1,4 +1,4 @@
-"""What the simulated accelerator and engine can do: the numbers that all timing follows from.
+"""Capacity and speed of the simulated accelerator and engine: the numbers that determine all timing.
 
 Values only; must not read flags, clocks or the environment.
 """
@@ -29,7 +29,7 @@ class EngineParams:
     max_loras: int = 4
     """Distinct LoRA adapters among the running sequences."""
     iteration_s: float = 0.006
-    """Seconds that every iteration takes, however small: reading the weights, launching kernels."""
+    """Seconds that every iteration takes, whatever its batch: reading the weights, launching kernels."""
     prefill_token_s: float = 40e-6
     """Seconds for each prompt token that is not in the prefix cache."""
     decode_sequence_s: float = 30e-6
@@ -40,7 +40,7 @@ class EngineParams:
     """Spread of an iteration's time: a uniform factor within 1 +- jitter, in [0, 1)."""
 
     def __post_init__(self) -> None:
-        """Check every range once, so that the engine need not."""
+        """Check every range here, so that the engine does not have to."""
         counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
         for name in counts:
             if getattr(self, name) < 1:

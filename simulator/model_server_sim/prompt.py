@@ -52,7 +52,7 @@ def digest_of(material: bytes, seed: int) -> int:
 
 
 def natural_length(digest: int, mean: int) -> int:
-    """Return after how many tokens the model would stop by itself: uniform in [mean/2, 3*mean/2]."""
+    """Return the number of tokens after which the model stops of itself: uniform in [mean/2, 3*mean/2]."""
     return max(1, mean // 2 + digest % (mean + 1))
 
 

@@ -37,7 +37,7 @@ class Fuzzed:
 
     def __post_init__(self) -> None:
         self.core = Connection(server=self.server, limits=LIMITS, owner=self)
-        self.said = bytearray(self.core.outbox.take())
+        self.sent = bytearray(self.core.outbox.take())
 
     def on_stream(self, stream: Stream, head: Head, ended: bool) -> None:
         call = ServerCall(self.core, stream, read_request(head), LIMITS)
@@ -70,7 +70,7 @@ class Fuzzed:
     def receive(self, data: bytes) -> None:
         self.core.receive(data)
         while more := self.core.outbox.take():
-            self.said += more
+            self.sent += more
 
 
 class ActingHandler:
@@ -157,7 +157,7 @@ def run(data: bytes) -> tuple[str, ...]:
         fault = fuzzed.core.fault
         fuzzed.core.lose()
         assert not fuzzed.core.streams
-        read_frames(bytes(fuzzed.said).removeprefix(b"" if fuzzed.server else PREFACE))
+        read_frames(bytes(fuzzed.sent).removeprefix(b"" if fuzzed.server else PREFACE))
         ends.append((fuzzed.events, fault and fault.code))
     assert ends[0] == ends[1], "the split of the input changed the events"
     reason = fault.reason if fault is not None else ""

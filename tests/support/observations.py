@@ -71,7 +71,7 @@ def objective(name: str, priority: int | None = None, pool: str = "llm") -> Infe
 
 
 def observation(body: Object | None = None, picker: Object | None = None, **more: Any) -> Observation:
-    """Return what is seen of a pool whose Service has been absent for long enough."""
+    """Return the observation of a pool whose picker Service has been absent for the take-up wait."""
     body = pool_body() if body is None else body
     seen = Observation(
         key=("ns", body["metadata"]["name"]),

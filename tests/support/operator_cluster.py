@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], what: str = "", seconds: float = 60.0) -> T:
-    """Return the first true answer; fail with the last one when there is none in time."""
+    """Return the first true answer of `look`; fail after `seconds`, naming the last answer."""
     deadline = time.monotonic() + seconds
     answer = look()
     while not answer:
@@ -128,7 +128,7 @@ class Space:
 
 @dataclass
 class Cluster:
-    """The control plane, its client, and what the operator wrote."""
+    """The control plane, its client, and the operator's writes from the audit log."""
 
     plane: ControlPlane
     api: ApiServer

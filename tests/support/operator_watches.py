@@ -41,7 +41,7 @@ def probe(address: str, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def metric(address: str, name: str) -> float:
-    """Return a series of the operator's metrics page; 0 when it is not there."""
+    """Return a series of the operator's metrics page; 0 when it is absent."""
     with urllib.request.urlopen(address + "/metrics", timeout=10) as answer:
         found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0

@@ -62,7 +62,7 @@ async def process(
 
 @dataclass(slots=True)
 class ModelServer:
-    """Answers with its own address and what it got; `/health` passes while it runs."""
+    """Answers with its own address and a summary of the request; `/health` passes while it runs."""
 
     address: str
     port: int
@@ -122,7 +122,7 @@ class ModelServer:
         return response
 
     async def large(self, request: web.Request) -> web.StreamResponse:
-        """Send so many megabytes."""
+        """Send `megabytes` MiB, a number from the path."""
         await request.read()
         response = web.StreamResponse()
         response.content_length = int(request.match_info["megabytes"]) << 20
@@ -237,7 +237,7 @@ class Proxy:
         await eventually(counted, limit_s)
 
     async def until_the_picker_is_away(self, *, failed_checks: int = 1) -> None:
-        """Wait until the picker is unhealthy and so many more of Envoy's health checks have failed."""
+        """Wait until the picker is unhealthy and `failed_checks` more of Envoy's checks have failed."""
         before = await self.statistic("envoy_cluster_health_check_failure", "picker")
 
         async def is_away() -> bool:
@@ -256,7 +256,7 @@ class Proxy:
         return await self.ask(picked) == (200, picked, picked)
 
     async def until_the_picker_picks(self) -> None:
-        """Wait until a request is seen to go through whatever picker runs."""
+        """Wait until a request goes through the picker that runs."""
 
         async def picked() -> bool:
             async with self.client.get(f"{self.url}/v1/models") as response:

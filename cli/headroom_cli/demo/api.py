@@ -48,7 +48,7 @@ class ClusterApi:
     def request(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        """Return the status and the parsed JSON body. A connection that was closed is made anew once."""
+        """Return the status and the parsed JSON body. On a closed connection, reconnect and retry once."""
         payload = None if body is None else json.dumps(body)
         headers = {"Content-Type": content_type} if payload else {}
         for attempt in (1, 2):

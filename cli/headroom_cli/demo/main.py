@@ -76,7 +76,7 @@ def up(directory: Path) -> int:
         show_objects(stage)
     except DemoError as error:
         raise DemoError(
-            f"{error}. Logs are in {directory}/logs; `{_end_command(directory)}` ends what is up."
+            f"{error}. Logs are in {directory}/logs; `{_end_command(directory)}` ends the parts that run."
         ) from error
     except KeyboardInterrupt:
         progress("== interrupted: ending what was started")

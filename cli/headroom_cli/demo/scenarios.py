@@ -36,7 +36,7 @@ GRACE_AFTER_LOSS_S = 1.0
 
 
 def heal_service(stage: Stage) -> list[Measurement]:
-    """Delete the picker's Service: it comes back."""
+    """Delete the picker's Service: the operator creates it again."""
     path = stage.path("Service", stage.picker())
     before = uid(stage.api.get(path))
     stage.api.delete(path)
@@ -47,7 +47,7 @@ def heal_service(stage: Stage) -> list[Measurement]:
 
 
 def heal_arguments(stage: Stage) -> list[Measurement]:
-    """Edit the picker's arguments: they are put back."""
+    """Edit the picker's arguments: the operator restores them."""
     path = stage.path("Deployment", stage.picker())
 
     def arguments() -> list[str]:
@@ -57,13 +57,13 @@ def heal_arguments(stage: Stage) -> list[Measurement]:
     before = arguments()
     edit = {"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--log-level=debug"}
     stage.api.patch_json(path, [edit])
-    _, seconds = wait_for("the arguments to be put back", lambda: arguments() == before, limit_s=LIMIT_S)
+    _, seconds = wait_for("the arguments to be restored", lambda: arguments() == before, limit_s=LIMIT_S)
     stage.await_condition("Ready", "True", limit_s=LIMIT_S)
     return [Measurement("heal_arguments", seconds, "s", 5)]
 
 
 def heal_config_map(stage: Stage) -> list[Measurement]:
-    """Delete the picker's ConfigMap: it comes back with the same content."""
+    """Delete the picker's ConfigMap: the operator creates it again with the same content."""
     path = stage.path("ConfigMap", f"{stage.picker()}-config")
     before = stage.api.get(path)
     stage.api.delete(path)

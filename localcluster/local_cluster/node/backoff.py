@@ -1,4 +1,4 @@
-"""When a container that ended is started again, as by a kubelet. Pure; times are seconds of one clock."""
+"""The time when an ended container starts again, as by a kubelet. Pure; times are seconds of one clock."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ RESET_AFTER_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How often, in a row, a container ended soon, and when it may start again."""
+    """The wait after the next end (0: none ended soon yet), and the earliest time of the next start."""
 
     delay_s: float = 0.0
     not_before: float = 0.0
@@ -27,5 +27,5 @@ def after_end(record: Record, *, started: float, ended: float) -> Record:
 
 
 def may_restart(policy: str, exit_code: int) -> bool:
-    """Return whether the pod's restartPolicy wants a container started again that ended with `exit_code`."""
+    """Return whether the pod's restartPolicy restarts a container that ended with `exit_code`."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)

@@ -1,4 +1,4 @@
-"""One container of a pod over all its restarts: start, probe, stop. What to do is decided in pure modules."""
+"""One container of a pod over all its restarts: start, probe, stop. Pure modules make the decisions."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from local_cluster.node.status import Container, Running, Terminated, Waiting
 _log = logging.getLogger(__name__)
 _CANNOT_RUN: Final = "StartError"
 
-#: kind (Normal or Warning), reason, message
-Tell = Callable[[str, str, str], None]
+#: Takes kind (Normal or Warning), reason and message.
+PostEvent = Callable[[str, str, str], None]
 
 
 def utc_now() -> datetime.datetime:
@@ -31,13 +31,13 @@ def utc_now() -> datetime.datetime:
 class ContainerRunner:
     """Owns the processes and probes of one container; `changed` is called whenever `view` may differ."""
 
-    def __init__(self, spec: Json, pod: Json, changed: Callable[[], None], tell: Tell) -> None:
+    def __init__(self, spec: Json, pod: Json, changed: Callable[[], None], post_event: PostEvent) -> None:
         self.spec = spec
         self.view = Container(spec["name"], spec["image"])
         self._policy = pod["spec"].get("restartPolicy", "Always")
         self._grace_s = float(pod["spec"].get("terminationGracePeriodSeconds") or 0)
         self._changed = changed
-        self._tell = tell
+        self._post_event = post_event
         self._record = Record()
         self._process: Process | None = None
         self._life: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ class ContainerRunner:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process."""
+        """Whether its process runs."""
         return self._life is not None
 
     def wait_for(self, reason: str, message: str) -> bool:
@@ -78,10 +78,10 @@ class ContainerRunner:
         self._probing = asyncio.create_task(self._probe())
         self._life.add_done_callback(lambda _: pid_file.unlink(missing_ok=True))
         self._changed()
-        self._tell("Normal", "Started", f"Started container {self.view.name}")
+        self._post_event("Normal", "Started", f"Started container {self.view.name}")
 
     def stop(self, grace_s: float) -> asyncio.Task[None]:
-        """Begin to end it for good: preStop, SIGTERM, SIGKILL after `grace_s` seconds; return that task."""
+        """Start its final stop: preStop, SIGTERM, SIGKILL after `grace_s` seconds. Return the stop's task."""
         self._policy = "Never"
         return self._begin_to_stop(grace_s)
 
@@ -122,9 +122,9 @@ class ContainerRunner:
             view.state = end
         self._changed()
         if problem:
-            self._tell("Warning", "Failed", f"Error: {problem}")
+            self._post_event("Warning", "Failed", f"Error: {problem}")
         elif isinstance(view.state, Waiting) and wait_s > 0:
-            self._tell("Warning", "BackOff", f"Back-off restarting failed container {view.name}")
+            self._post_event("Warning", "BackOff", f"Back-off restarting failed container {view.name}")
 
     async def _stop(self, grace_s: float) -> None:
         process, life = self._process, self._life
@@ -175,7 +175,7 @@ class ContainerRunner:
             verdict = streak.add(await self._passes(kind, probe, eager=until_passed))
             if verdict is False:
                 message = f"Container {self.view.name} failed {kind.lower()} probe, will be restarted"
-                self._tell("Normal", "Killing", message)
+                self._post_event("Normal", "Killing", message)
                 self._begin_to_stop(probe.grace_s(self._grace_s))
                 return False
             if verdict and until_passed:
@@ -199,7 +199,7 @@ class ContainerRunner:
         deadline = time.monotonic() + (probe.period_s if eager else 0)
         while why := await ask(probe, self.spec, self._address):
             if time.monotonic() >= deadline:
-                self._tell("Warning", "Unhealthy", f"{kind} probe failed: {why}")
+                self._post_event("Warning", "Unhealthy", f"{kind} probe failed: {why}")
                 return False
             await asyncio.sleep(EAGER_S)
         return True

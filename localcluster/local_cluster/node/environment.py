@@ -12,7 +12,7 @@ _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()$]+)\))")
 
 
 class MissingReferenceError(Exception):
-    """A ConfigMap, a key or a field that the container asks for is not there (yet); the text says which."""
+    """A ConfigMap, a key or a field that the container refers to is missing (yet); the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def field_value(path: str, pod: Json, facts: PodFacts) -> str:
     """Return the value of a downward API field.
 
     Raises:
-        MissingReferenceError: this node does not know the field.
+        MissingReferenceError: this node does not support the field.
     """
     meta, spec = pod["metadata"], pod["spec"]
     if (found := _SUBSCRIPT.match(path)) is not None:
@@ -60,7 +60,7 @@ def field_value(path: str, pod: Json, facts: PodFacts) -> str:
         "status.hostIPs": lambda: facts.host_ip,
     }
     if (read := simple.get(path)) is None:
-        raise MissingReferenceError(f"this node does not know the field {path}")
+        raise MissingReferenceError(f"this node does not support the field {path}")
     return str(read())
 
 

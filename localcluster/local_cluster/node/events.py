@@ -17,7 +17,7 @@ _MESSAGE_LIMIT: Final = 1000
 
 
 class Events:
-    """Writes events one at a time while `run` runs. `say` never waits: it drops the event when many wait."""
+    """Writes events one at a time while `run` runs. `post` never waits: it drops the event when many wait."""
 
     def __init__(self, api: Api, node_name: str) -> None:
         self._api = api
@@ -25,7 +25,7 @@ class Events:
         self._known: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
         self._waiting: asyncio.Queue[tuple[Json, str, str, str]] = asyncio.Queue(_QUEUED)
 
-    def say(self, pod: Json, kind: str, reason: str, message: str) -> None:
+    def post(self, pod: Json, kind: str, reason: str, message: str) -> None:
         """Queue the event `reason`: `message` about a pod; `kind` is Normal or Warning."""
         with contextlib.suppress(asyncio.QueueFull):
             self._waiting.put_nowait((pod, kind, reason, message[:_MESSAGE_LIMIT]))

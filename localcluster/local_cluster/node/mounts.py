@@ -21,29 +21,29 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class RootPlan:
-    """`made`: directories to build anew, parents first; `mounts`: outer ones first, targets free of links."""
+    """`made`: directories to create, parents first; `mounts`: outer ones first, without links in targets."""
 
     made: tuple[str, ...]
     mounts: tuple[Mount, ...]
 
 
 class Host(Protocol):
-    """What the plan needs to know of the host's file system."""
+    """The facts about the host's file system that the plan needs."""
 
     def real_path(self, path: str) -> str:
         """Return `path` with every symbolic link followed, whether it exists or not."""
         ...
 
     def is_plain(self, path: str) -> bool:
-        """Return whether `path` exists and is no symbolic link."""
+        """Return whether `path` exists and is not a symbolic link."""
         ...
 
 
 def plan_root(mounts: Sequence[Mount], host: Host) -> RootPlan:
     """Return the plan that shows all `mounts`, whose targets need not exist on the host.
 
-    A directory that lacks the next step towards a mount point is made anew. When two mounts have one target
-    the later one wins.
+    A directory that lacks the next step towards a mount point is created in the root. When two mounts have
+    one target, the later one wins.
     """
     by_target = {_target(mount.target, host): mount for mount in mounts}
     made = {"/"}

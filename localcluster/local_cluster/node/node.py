@@ -247,7 +247,7 @@ def _node_status(log_port: int) -> Json:
     return {
         "status": {
             "conditions": [ready],
-            # An address alone: the API server would look a Hostname up, and refuses it for loopback.
+            # Only an InternalIP: the API server would resolve a Hostname, and refuse its loopback address.
             "addresses": [{"type": "InternalIP", "address": HOST_ADDRESS}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}},
             "capacity": room,

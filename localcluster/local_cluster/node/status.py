@@ -40,7 +40,7 @@ State: TypeAlias = Waiting | Running | Terminated
 
 @dataclass(slots=True)
 class Container:
-    """What the node knows of one container: its state now and what came before."""
+    """The state of one container: now, and before its last restart."""
 
     name: str
     image: str

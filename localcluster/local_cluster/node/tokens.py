@@ -21,10 +21,10 @@ class Tokens:
         self._held: dict[tuple[str, int], tuple[str, float]] = {}
 
     async def refresh(self) -> float:
-        """Ask for what is missing or old; return seconds until the next has to be renewed.
+        """Request missing and old tokens; return seconds until the next one has to be renewed.
 
         Raises:
-            ApiError: the API server gave none.
+            ApiError: the API server refused a token.
         """
         now = time.monotonic()
         for projection in token_projections(self._pod):

@@ -96,7 +96,7 @@ def _downward_files(source: Json, pod: Json, facts: PodFacts) -> Files:
     files: Files = {}
     for item in source.get("items") or ():
         if "fieldRef" not in item:
-            raise MissingReferenceError("this node does not know resourceFieldRef")
+            raise MissingReferenceError("this node does not support resourceFieldRef")
         files[item["path"]] = field_value(item["fieldRef"]["fieldPath"], pod, facts).encode()
     return files
 

@@ -38,7 +38,7 @@ _DEFAULT_GRACE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all pods of a node share."""
+    """The objects that all pods of a node share."""
 
     api: Api
     events: Events
@@ -71,7 +71,7 @@ class PodWorker:
         self._wake = asyncio.Event()
         self._reported: Json | None = None
         self._containers = [
-            ContainerRunner(spec, pod, self._wake.set, self._tell) for spec in pod["spec"]["containers"]
+            ContainerRunner(spec, pod, self._wake.set, self._post_event) for spec in pod["spec"]["containers"]
         ]
         self._tokens = Tokens(node.api, pod)
 
@@ -104,17 +104,17 @@ class PodWorker:
     def _refuse(self, why: str) -> None:
         for each in self._containers:
             each.wait_for("UnsupportedByLocalNode", why)
-        self._tell("Warning", "UnsupportedByLocalNode", why)
+        self._post_event("Warning", "UnsupportedByLocalNode", why)
 
     async def _sync(self) -> float:
-        """Bring files up to date and start what should run; return seconds until there is more to do."""
+        """Update files and tokens, start containers that are due; return seconds until the next sync."""
         try:
             refresh_s = await self._tokens.refresh()
             self._write_files()
         except (MissingReferenceError, ApiError, OSError) as error:
             for each in self._containers:
                 if not each.is_running and each.wait_for("ContainerCreating", str(error)):
-                    self._tell("Warning", "FailedMount", f"MountVolume.SetUp failed: {error}")
+                    self._post_event("Warning", "FailedMount", f"MountVolume.SetUp failed: {error}")
             return _RETRY_S
         delays = [await self._start_if_due(each) for each in self._containers]
         return min(refresh_s, *delays)
@@ -129,17 +129,17 @@ class PodWorker:
             known = ", ".join(sorted(self._node.images))
             message = f'the local node has no image "{container.spec["image"]}"; it knows: {known}'
             if container.wait_for("ErrImagePull", message):
-                self._tell("Warning", "Failed", message)
+                self._post_event("Warning", "Failed", message)
             return _LONGEST_SLEEP_S
         try:
             await container.start(self._launch(container.spec, image), self._address)
         except MissingReferenceError as error:
             if container.wait_for("CreateContainerConfigError", str(error)):
-                self._tell("Warning", "Failed", f"Error: {error}")
+                self._post_event("Warning", "Failed", f"Error: {error}")
             return _RETRY_S
         except OSError as error:
             if container.wait_for("CreateContainerError", str(error)):
-                self._tell("Warning", "Failed", f"Error: {error}")
+                self._post_event("Warning", "Failed", f"Error: {error}")
             return _RETRY_S
         return _LONGEST_SLEEP_S
 
@@ -149,7 +149,7 @@ class PodWorker:
         grace_s = _DEFAULT_GRACE_S if grace is None else float(grace)
         running = [each for each in self._containers if each.is_running]
         for each in running:
-            self._tell("Normal", "Killing", f"Stopping container {each.view.name}")
+            self._post_event("Normal", "Killing", f"Stopping container {each.view.name}")
         stops = [each.stop(grace_s) for each in running]
         while not all(stop.done() for stop in stops):
             self._wake.clear()  # the end of a container sets it
@@ -249,5 +249,5 @@ class PodWorker:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    def _tell(self, kind: str, reason: str, message: str) -> None:
-        self._node.events.say(self._pod, kind, reason, message)
+    def _post_event(self, kind: str, reason: str, message: str) -> None:
+        self._node.events.post(self._pod, kind, reason, message)

@@ -36,13 +36,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_built_once_and_found_from_then_on(home: Path) -> None:
-    said: list[str] = []
-    built = ensure_binaries(said.append)
+def test_the_programs_are_built_once_and_then_found(home: Path) -> None:
+    lines: list[str] = []
+    built = ensure_binaries(lines.append)
     assert built.missing() == []
     assert built == find_binaries()
-    assert any("kube-apiserver" in line and "minutes" in line for line in said)
-    ensure_binaries(said.append)
+    assert any("kube-apiserver" in line and "minutes" in line for line in lines)
+    ensure_binaries(lines.append)
     assert len((home / "builds").read_text().splitlines()) == 2
 
 

@@ -28,9 +28,9 @@ def headroom(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_second_start_is_refused_and_the_first_can_be_found(cluster: LocalCluster) -> None:
-    said: list[str] = []
-    cluster.start(said.append)
-    assert any("node" in line for line in said)
+    lines: list[str] = []
+    cluster.start(lines.append)
+    assert any("node" in line for line in lines)
     with pytest.raises(AlreadyRunningError, match="headroom local down"):
         LocalCluster(cluster.directory, IMAGES).start()
     assert LocalCluster.attach(cluster.directory).url == cluster.url

@@ -173,8 +173,8 @@ async def test_models_and_adapters_are_listed_and_served(start: Start) -> None:
     [
         (("--block-size", "0"), 2, "block_size is 0, must be at least 1"),
         (("--time-scale", "0"), 2, "--time-scale: must be above 0"),
-        (("--drain-seconds", "nan"), 2, "--drain-seconds: 'nan' is no finite number"),
-        (("--port", "8000,8000"), 2, "--port: '8000,8000' is no list of different ports"),
+        (("--drain-seconds", "nan"), 2, "--drain-seconds: 'nan' is not a finite number"),
+        (("--port", "8000,8000"), 2, "--port: '8000,8000' is not a list of different ports"),
         (("--host", "192.0.2.1"), 1, "cannot serve on 192.0.2.1"),
     ],
 )

@@ -48,7 +48,7 @@ def test_links_on_the_way_are_followed() -> None:
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_not_followed() -> None:
-    """/etc/resolv.conf is a link on many hosts: its directory is made anew and the link left out."""
+    """/etc/resolv.conf is a link on many hosts: its directory is created in the root, without the link."""
     plan = plan_root([mount("/etc/resolv.conf")], FakeHost("/etc"))
     assert plan.mounts[0].target == "/etc/resolv.conf"
     assert "/etc" in plan.made
