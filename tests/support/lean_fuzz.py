@@ -173,5 +173,5 @@ def check(fuzzed: Fuzzed) -> None:
     assert held <= LIMITS.connection_send_limit + LARGEST_ANSWER + LIMITS.max_receive_message + 10
     assert all(stream.id in core.streams for stream in core.outbox.waiting)
     assert core.outbox.window >= 0
-    assert 0 <= core.shelf.held <= LIMITS.connection_receive_limit
-    assert core.streams or core.shelf.held == 0
+    assert 0 <= core.held_messages.held <= LIMITS.connection_receive_limit
+    assert core.streams or core.held_messages.held == 0

@@ -1,6 +1,6 @@
 """gRPC over HTTP/2 for asyncio: a sans-IO core with thin client and server shells.
 
-What is named here is the public interface; the README beside the package shows its use.
+`__all__` is the public interface; transport/README.md shows its use.
 """
 
 from lean_grpc.aio.address import Backoff

@@ -1,4 +1,4 @@
-"""Every bound that a peer can meet, named, with its default. docs/transport.md has the same table.
+"""The limits of a connection, each with its default. docs/transport.md says what happens at each.
 
 A limit that guards against floods counts within one sweep, which the shells run every second
 (`SWEEP_INTERVAL`); a user of the sans-IO core calls `Connection.sweep` itself.
@@ -25,22 +25,23 @@ class Limits:
     stream_window: int = DEFAULT_WINDOW
     """Bytes of a stream that may wait unconsumed; 65,535 or more."""
     connection_window: int = 1_048_576
-    """Bytes that may be on their way to us on one connection; 65,535 or more."""
+    """Receive window of the connection, opened again on receipt; 65,535 or more."""
     max_header_list: int = 16_384
-    """Decoded header list (names, values, 32 a field) that a stream may carry; a larger one is refused."""
+    """Size of a decoded header list (names, values, 32 bytes a field); a larger one ends the call."""
     max_header_list_hard: int = 65_536
-    """Decoded header list at which decoding stops and the connection ends."""
+    """Size of a decoded header list above which decoding stops and the connection ends."""
     max_header_block: int = 32_768
-    """Encoded header block, over all its CONTINUATION frames."""
+    """Size of an encoded header block that needs CONTINUATION frames, all its frames together."""
     max_continuations: int = 16
     """CONTINUATION frames of one header block."""
     unproductive_frames: int = 1_000
-    """Frames a sweep that move nothing (PING, SETTINGS, PRIORITY, unknown, empty, WINDOW_UPDATE)."""
+    """Unproductive frames in one sweep interval: PING, SETTINGS, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and
+    empty ones. Useful frames raise this limit."""
     unproductive_per_useful: int = 4
-    """How many more of them each frame that moves something allows."""
+    """Unproductive frames that each useful frame (HEADERS received, DATA either way) allows in addition."""
     early_resets: int = 2_000
-    """Streams a sweep that end in a reset, by the peer or by its fault, before we answered; never fewer than
-    `max_concurrent_streams`."""
+    """Streams in one sweep interval that end for a fault of the peer, or that the peer resets before we sent
+    data on them. At least `max_concurrent_streams` are allowed in any case."""
     paused_control_bytes: int = 65_536
     """Bytes of acknowledgements and resets that may wait while the peer does not read."""
     output_high: int = 262_144
@@ -54,13 +55,13 @@ class Limits:
     connection_send_limit: int = 33_554_432
     """Unsent bytes of all streams of a connection above which one more `send` ends its stream."""
     connection_receive_limit: int = 67_108_864
-    """Bytes of unfinished and unread messages on all streams of a connection; above, the next call ends."""
+    """Bytes of incomplete and unread messages on all streams of a connection; a call that exceeds it ends."""
     max_receive_message: int = 4_194_304
     """A received message, as sent and after decompression."""
     max_send_message: int = 4_194_304
     """A message that we send, before compression."""
     handshake_timeout: float = 10.0
-    """From accept to the peer's SETTINGS and its acknowledgement of ours; TLS has the same again."""
+    """From accept to the peer's SETTINGS and its acknowledgement of ours. TLS before it has as long again."""
     frame_timeout: float = 30.0
     """For the rest of a frame or header block that has begun."""
     first_message_timeout: float = 60.0
@@ -68,12 +69,12 @@ class Limits:
     idle_timeout: float = 900.0
     """A connection without streams is closed with GOAWAY after this."""
     keepalive_interval: float = 60.0
-    """Silence of the peer after which a PING asks for life; a client asks only while it has calls."""
+    """Silence of the peer after which we send PING; a client sends it only while it has calls."""
     keepalive_timeout: float = 20.0
-    """Silence after that PING at which the connection is given up."""
+    """Silence after that PING at which the connection is aborted."""
     max_connections: int = 1_000
     """Connections that a server holds, those in their TLS handshake included. One more ends the oldest
-    handshake, else the oldest connection without streams; where there is neither, it is closed at once."""
+    handshake, else the oldest connection without streams; without either, the new one is closed at once."""
     max_handshakes: int = 256
     """TLS handshakes under way; one more ends the oldest."""
     max_waiting_calls: int = 10_000
@@ -98,4 +99,4 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 CHANNEL_LIMITS = Limits(keepalive_interval=330.0)
-"""What a channel starts from: grpc's servers hang up on clients that ask for life more than once in 300 s."""
+"""Defaults of a channel. grpc's servers close connections that send PING more often than every 300 s."""

@@ -1,4 +1,4 @@
-"""gRPC status codes, and what other protocols' codes mean as such. Values only."""
+"""gRPC status codes, and the tables from HTTP/2 error codes and HTTP status codes to them. Values only."""
 
 from enum import IntEnum
 from typing import Final
@@ -31,8 +31,8 @@ class StatusCode(IntEnum):
 class CallError(Exception):
     """A call that ended with another status than OK.
 
-    Raised to callers of a channel; raised by a unary handler it becomes the answer. `retryable` tells that
-    the peer surely did nothing with the call.
+    A channel raises it to its caller; a unary handler raises it to set the status of its answer. `retryable`
+    means that the peer has certainly not processed the call.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ def from_error_code(code: ErrorCode) -> StatusCode:
 
 
 def from_http(status: int) -> StatusCode:
-    """Return the status of a response that is no gRPC (gRPC's table of HTTP status codes)."""
+    """Return the status of a response that is not gRPC (gRPC's table of HTTP status codes)."""
     return _FROM_HTTP.get(status, StatusCode.UNKNOWN)
 
 
 def from_wire(value: bytes) -> StatusCode:
-    """Return the status in a `grpc-status` field; what is no known number is UNKNOWN."""
+    """Return the status in a `grpc-status` field; UNKNOWN if it is not a known number."""
     try:
         return StatusCode(int(value))
     except ValueError:

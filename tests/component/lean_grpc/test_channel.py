@@ -52,7 +52,7 @@ async def test_reconnects_after_the_server_has_come_back(eventually: Any) -> Non
         await channel.close()
 
 
-async def test_an_unreachable_server_is_told_apart_at_once() -> None:
+async def test_calls_to_unreachable_servers_fail_at_once_and_name_them() -> None:
     async with serving() as port:
         pass
     async with Channel([f"127.0.0.1:{port}", "unix:/nowhere/at/all"]) as channel:
@@ -233,7 +233,7 @@ async def test_handler_sees_the_deadline_and_may_pause() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:x", "host:0", "host:70000", "unix:"])
-def test_targets_that_are_none_are_refused(text: str) -> None:
+def test_targets_of_another_form_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         Target.parse(text)
 
@@ -291,7 +291,7 @@ async def test_calls_that_were_given_up_wait_no_more() -> None:
             assert await channel.unary(REVERSE, b"ab", wait_for_ready=True, timeout=20) == b"ba"
 
 
-async def test_a_timeout_may_be_as_long_as_one_likes() -> None:
+async def test_a_timeout_may_be_infinite() -> None:
     async with serving() as port:
         async with Channel(f"127.0.0.1:{port}") as channel:
             for timeout in (float("inf"), 1e30):
@@ -300,7 +300,7 @@ async def test_a_timeout_may_be_as_long_as_one_likes() -> None:
                     assert await answer == b"ba"
 
 
-async def test_nobody_waits_for_a_channel_that_is_closed() -> None:
+async def test_closing_a_channel_ends_ready() -> None:
     async with serving() as port:
         pass
     channel = Channel(f"127.0.0.1:{port}")

@@ -22,7 +22,7 @@ from lean_service import (
     sync_handlers,
 )
 
-# Or grpcio shares its port with whatever process asks for the same one.
+# With SO_REUSEPORT, grpcio would share its port with any process that binds the same one.
 ALONE = [("grpc.so_reuseport", 0)]
 KINDS = ["lean", "lean-tls", "lean-unix", "aio", "aio-tls", "threads"]
 

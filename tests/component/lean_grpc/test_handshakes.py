@@ -1,4 +1,4 @@
-"""TLS handshakes of the server, on asyncio's loop and on uvloop: how they fail, and who is kept out."""
+"""TLS handshakes of the server, on asyncio's loop and on uvloop: failures, bounds, order of eviction."""
 
 import asyncio
 import socket
@@ -91,7 +91,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
         pytest.param(b"\x16\x03\x01\x00\x04bosh", HandshakeFailure.OTHER, id="a record that is no hello"),
     ],
 )
-def test_a_peer_that_speaks_something_else_is_closed_and_told(
+def test_a_peer_that_speaks_another_protocol_is_closed_and_reported(
     run: Run, sent: bytes, kind: HandshakeFailure
 ) -> None:
     async def check() -> None:
@@ -134,7 +134,7 @@ def test_a_peer_that_goes_no_further_times_out(run: Run, sent: bytes) -> None:
 
 @both_loops
 @pytest.mark.parametrize("sent", [b"", b"P", HELLO_BEGUN], ids=["nothing", "a letter", "half a hello"])
-def test_a_peer_that_leaves_is_told_from_one_that_fails(run: Run, sent: bytes) -> None:
+def test_a_peer_that_closes_is_reported_as_closed(run: Run, sent: bytes) -> None:
     async def check() -> None:
         async with serving() as served:
             _, writer = await served.connect(sent)
@@ -146,7 +146,7 @@ def test_a_peer_that_leaves_is_told_from_one_that_fails(run: Run, sent: bytes) -
 
 
 @both_loops
-def test_a_peer_that_does_not_trust_the_certificate_is_told(run: Run) -> None:
+def test_a_peer_that_does_not_trust_the_certificate_is_reported(run: Run) -> None:
     def connect(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), 20) as plain:
             with pytest.raises(ssl.SSLCertVerificationError):
@@ -161,7 +161,7 @@ def test_a_peer_that_does_not_trust_the_certificate_is_told(run: Run) -> None:
 
 
 @both_loops
-def test_a_peer_that_does_not_offer_http2_is_told(run: Run) -> None:
+def test_a_peer_that_does_not_offer_http2_is_reported(run: Run) -> None:
     async def check() -> None:
         context = ssl.create_default_context()
         context.check_hostname = False

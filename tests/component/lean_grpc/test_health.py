@@ -35,7 +35,7 @@ async def test_check(health: Any) -> None:
     assert (await stub.Check(health_pb2.HealthCheckRequest(service="x"))).status == STATES.SERVING
 
 
-async def test_watch_tells_every_change(health: Any) -> None:
+async def test_watch_sends_every_change(health: Any) -> None:
     service, stub, _ = health
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="x"))
     assert (await watch.read()).status == STATES.SERVICE_UNKNOWN

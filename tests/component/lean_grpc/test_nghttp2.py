@@ -77,7 +77,7 @@ def test_h2load_has_no_failures(
 @pytest.mark.parametrize("tls", [False, True])
 def test_grpcio_threads_reach_the_server_on_uvloop(ports: tuple[int, int], tls: bool) -> None:
     if tls:
-        # The certificate is the server's own; a client that cannot verify it is turned away by its own hand.
+        # The certificate is self-signed: a client that verifies it ends the handshake.
         credentials = grpc.ssl_channel_credentials(b"")
         refused: Any
         with grpc.secure_channel(f"localhost:{ports[1]}", credentials) as refused:

@@ -1,4 +1,4 @@
-"""The README's two programs, run as they stand but for the addresses."""
+"""Runs the README's two programs; only the addresses are replaced."""
 
 import re
 import socket

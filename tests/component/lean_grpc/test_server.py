@@ -76,7 +76,7 @@ async def test_an_idle_connection_is_closed_in_peace(served: Any, limits: Limits
 
 
 @pytest.mark.parametrize("limits", [Limits(keepalive_interval=0.1, keepalive_timeout=0.2)])
-async def test_a_silent_peer_is_asked_and_then_given_up(served: Any, limits: Limits) -> None:
+async def test_a_silent_peer_gets_a_ping_and_is_then_aborted(served: Any, limits: Limits) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(GREETING + frame(codes.SETTINGS, codes.ACK, 0))
     assert codes.PING in [answer.kind for answer in read_frames(await all_that_comes(reader))]
@@ -110,7 +110,7 @@ async def test_connections_above_the_limit_are_closed_at_once(
 
 
 @pytest.mark.parametrize("limits", [Limits(max_connections=2)])
-async def test_idle_connections_keep_nobody_out(served: Any, limits: Limits) -> None:
+async def test_idle_connections_make_room_for_new_ones(served: Any, limits: Limits) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
     for each_reader, each_writer in idle:
         each_writer.write(GREETING + frame(codes.SETTINGS, codes.ACK, 0))
@@ -139,7 +139,7 @@ async def test_a_flood_ends_its_own_connection_only(served: Any, limits: Limits)
 
 
 async def test_a_peer_that_reads_nothing_cannot_grow_our_memory(served: Any, eventually: Any) -> None:
-    """It asks for echoes of 40 MB over many streams, and never reads."""
+    """The peer asks for echoes of 40 MB over many streams, and never reads."""
     wire = Wire(server=False)
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -27,7 +27,7 @@ LONGEST = 4_000
 
 
 def seeds() -> list[bytes]:
-    """Return inputs that begin well."""
+    """Return inputs whose first frames are valid."""
     block = Encoder().encode(REQUEST)
     call = frame(codes.HEADERS, codes.END_HEADERS, 1, block)
     ok = Encoder().encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
@@ -47,7 +47,7 @@ def seeds() -> list[bytes]:
 
 
 def random_frame(rng: random.Random) -> bytes:
-    """Return a frame that is well formed at least on its outside."""
+    """Return a frame with a valid frame header; its payload may be invalid."""
     kind = rng.choice((0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 200))
     stream_id = rng.choice((0, 1, 1, 1, 3, 5, 7, 2, 2**31 - 1))
     flags = rng.choice((0, 1, 4, 5, 8, 0x20, 0x2D, rng.randrange(256)))
@@ -91,7 +91,12 @@ def mutate(rng: random.Random, data: bytes, pool: list[bytes]) -> bytes:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="of the random numbers; printed if not given")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="seed of the random numbers; a random one, printed, if not given",
+    )
     parser.add_argument("--save", action="store_true", help="keep inputs with new behaviour in the corpus")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
@@ -117,7 +122,7 @@ def main() -> int:
         if signature not in seen:
             seen.add(signature)
             pool.append(data)
-            # One input for each role and way to end is enough for the tree.
+            # Keep one input for each role and end in the repository: more would only slow the replay.
             if options.save and signature[:2] not in ends:
                 ends.add(signature[:2])
                 (CORPUS / f"{hashlib.sha256(data).hexdigest()[:12]}.bin").write_bytes(data)

@@ -1,4 +1,4 @@
-"""Inputs that each showed a behaviour of their own, replayed: no exception, balanced books, any split."""
+"""Replays the corpus, one input for each behaviour: no exception, bounds kept, any split the same."""
 
 from pathlib import Path
 

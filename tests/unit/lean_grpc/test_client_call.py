@@ -11,7 +11,7 @@ LIMITS = Limits()
 
 
 class Diary:
-    """A response handler that writes down its callbacks, and pauses its call with each message if told to."""
+    """A response handler that writes down its callbacks, and pauses `call`, if it is set, at each message."""
 
     def __init__(self) -> None:
         self.entries: list[object] = []
@@ -45,7 +45,7 @@ def headers(wire: Wire, *fields: tuple[bytes, bytes], end: bool = False) -> byte
 
 
 def test_a_complete_answer_outlives_its_stream() -> None:
-    # A server that is done tells a client that sends on to stop: trailers, then NO_ERROR (RFC 9113, 8.1).
+    # A server that has answered may reset a client that still sends: trailers, then NO_ERROR (RFC 9113, 8.1).
     for late in (frame(codes.RST_STREAM, 0, 1, uint(ErrorCode.NO_ERROR)), b""):
         wire, diary = Wire(server=False), Diary()
         call = diary.call = started(wire, diary)

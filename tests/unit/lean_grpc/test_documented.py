@@ -1,4 +1,4 @@
-"""docs/transport.md says what the code does: the table of limits, the table of states."""
+"""The tables of limits and states in docs/transport.md agree with the code."""
 
 import re
 from dataclasses import fields

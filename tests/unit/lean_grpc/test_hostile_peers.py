@@ -1,4 +1,4 @@
-"""What a hostile peer gets and can make us hold: an attack a case, as in the table of docs/transport.md."""
+"""What a hostile peer gets and can make us hold: one attack a test, as in the table of docs/transport.md."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from http2_wire import REQUEST, Wire, goaway_code, message, reset_code, setting,
 from lean_grpc.calls.messages import MessageReader, deflate, inflate
 from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, ErrorCode, frame
-from lean_grpc.http2.guard import Shelf
+from lean_grpc.http2.guard import HeldMessages
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode
 
@@ -58,7 +58,7 @@ def test_refused_streams_count_like_resets() -> None:
     assert goaway_code(answers) == CALM
 
 
-def test_a_sweep_forgives() -> None:
+def test_a_sweep_resets_the_counters() -> None:
     wire = Wire(limits=Limits(unproductive_frames=10))
     for _ in range(10):
         wire.core.sweep()
@@ -105,7 +105,7 @@ def test_continuation_flood_by_number() -> None:
         "unknown",
     ],
 )
-def test_floods_of_frames_that_move_nothing(one: bytes) -> None:
+def test_floods_of_unproductive_frames(one: bytes) -> None:
     wire = Wire(limits=Limits(unproductive_frames=100))
     wire.core.sweep()
     wire.send(wire.request())
@@ -113,7 +113,7 @@ def test_floods_of_frames_that_move_nothing(one: bytes) -> None:
     assert sent_until_closed(wire, one, 1_000) == allowed + 1
 
 
-def test_padding_alone_moves_nothing() -> None:
+def test_padding_alone_is_unproductive() -> None:
     wire = Wire(limits=Limits(unproductive_frames=100))
     wire.send(wire.request())
     padded = frame(codes.DATA, codes.PADDED, 1, b"\x00")
@@ -144,7 +144,7 @@ def test_answers_that_are_not_read_end_the_connection() -> None:
 
 
 def test_streams_that_are_not_read_stay_open_and_count() -> None:
-    """A peer that opens streams and reads nothing is stopped by the limit on streams."""
+    """A peer that opens streams and reads nothing stops at `max_concurrent_streams`."""
     wire = Wire(limits=Limits(max_concurrent_streams=10))
     wire.core.outbox.pause()
     for number in range(30):
@@ -194,7 +194,7 @@ def test_a_huge_table_of_the_peers_is_not_used() -> None:
         wire.core.outbox.headers(
             wire.owner.streams[stream_id], (*OK, (b"x-%d" % number, b"v" * 500)), end=True
         )
-        # The peer's decoder keeps to the default size: what we index beyond it would not be found.
+        # The peer's decoder has the default size: it would not find entries that we index beyond it.
         (head,) = [a for a in wire.answers() if a.kind == codes.HEADERS]
         assert list(wire.decoder.decode(head.payload, raw=True))[-1] == (b"x-%d" % number, b"v" * 500)
 
@@ -209,7 +209,7 @@ def test_one_byte_at_a_time_is_the_same_as_at_once() -> None:
 
 
 def test_a_message_of_a_gigabyte_is_refused_by_its_prefix() -> None:
-    reader = MessageReader(4_194_304, Shelf(Limits()))
+    reader = MessageReader(4_194_304, HeldMessages(Limits()))
     reader.feed(b"\0" + uint(2**30), 0, 5)
     with pytest.raises(CallError) as refused:
         reader.next()
@@ -231,7 +231,7 @@ def test_garbage_after_the_preface() -> None:
     assert wire.send(wire.request()) == []
 
 
-def test_tiny_windows_cost_what_they_let_go() -> None:
+def test_a_window_of_one_byte_sends_one_byte() -> None:
     wire = Wire()
     wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 0)), wire.request())
     stream = wire.owner.streams[1]
@@ -244,7 +244,7 @@ def test_tiny_windows_cost_what_they_let_go() -> None:
     assert stream.pending_bytes == 50_000 - 20
 
 
-def test_sender_is_told_to_stop_and_when_to_go_on() -> None:
+def test_send_is_refused_at_the_high_mark_and_writable_at_the_low() -> None:
     wire = Wire()
     wire.send(wire.request())
     stream = wire.owner.streams[1]
@@ -260,7 +260,7 @@ def test_sender_is_told_to_stop_and_when_to_go_on() -> None:
 
 
 def test_message_across_many_frames_is_cheap_to_collect() -> None:
-    reader = MessageReader(4_194_304, Shelf(Limits()))
+    reader = MessageReader(4_194_304, HeldMessages(Limits()))
     whole = message(bytes(4_000_000))
     for at in range(0, len(whole), 100):
         assert reader.next() is None
@@ -270,7 +270,7 @@ def test_message_across_many_frames_is_cheap_to_collect() -> None:
 
 
 def test_a_short_message_after_a_long_one_is_not_waited_for_longer_than_itself() -> None:
-    reader = MessageReader(4_194_304, Shelf(Limits()))
+    reader = MessageReader(4_194_304, HeldMessages(Limits()))
     wire = message(bytes(1_000)) + message(b"short")
     reader.feed(wire, 0, 10)
     assert reader.next() is None
@@ -304,7 +304,7 @@ def test_windows_opened_by_the_byte_are_a_flood() -> None:
     assert sent_until_closed(wire, frame(codes.WINDOW_UPDATE, 0, 1, uint(1)), 1_000) < 200
 
 
-def test_all_streams_may_be_given_up_at_once() -> None:
+def test_all_streams_may_be_reset_at_once() -> None:
     wire = Wire(limits=Limits(early_resets=0, max_concurrent_streams=100))
     wire.send(*(wire.request(2 * number + 1) for number in range(100)))
     wire.send(*(frame(codes.RST_STREAM, 0, 2 * number + 1, uint(8)) for number in range(100)))

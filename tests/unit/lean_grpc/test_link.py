@@ -1,4 +1,4 @@
-"""The shell's time-outs and writes, on a clock that the test holds and a transport that it reads."""
+"""The link's time-outs and writes, on a clock that the test sets and a transport that it reads."""
 
 import asyncio
 from typing import Any, cast
@@ -19,7 +19,7 @@ GREETING = PREFACE + frame(codes.SETTINGS, 0, 0) + frame(codes.SETTINGS, codes.A
 
 
 class Clock:
-    """A loop as far as a link needs one: a time, and callbacks that run when the test says so."""
+    """The part of an event loop that a link uses: a time, and callbacks that `turn` runs."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -63,7 +63,7 @@ class Socket(asyncio.Transport):
 
 
 class Answering(Link):
-    """A server's link that lets its streams live."""
+    """A server's link that keeps its streams open."""
 
     opened: list[Stream]
 
@@ -135,7 +135,7 @@ def test_idle_time_counts_from_the_last_call_even_if_no_sweep_saw_it() -> None:
     assert socket.closed
 
 
-def test_keepalive_asks_and_is_content_with_any_sign_of_life() -> None:
+def test_keepalive_pings_and_any_frame_is_an_answer() -> None:
     link, socket, clock = connected(Limits(idle_timeout=0))
     for _ in range(5):
         pass_time(link, clock, 62)

@@ -1,4 +1,4 @@
-"""Properties of the sending half: what the windows allow goes out, with nothing but output taken."""
+"""Properties of the sending half: what the windows allow is sent when output is taken."""
 
 from dataclasses import dataclass, field
 
@@ -55,7 +55,7 @@ class Sender:
     windows: dict[int, int] = field(default_factory=dict)
     unsent: dict[int, int] = field(default_factory=dict)
     blocked: dict[int, int] = field(default_factory=dict)
-    """Streams whose sender was held back, and how often each had been called before."""
+    """Streams that `data` returned False for, and how often `on_writable` had been called before."""
 
     def __post_init__(self) -> None:
         self.wire = Wire(limits=self.limits)
@@ -68,7 +68,7 @@ class Sender:
             self.wire.core.outbox.headers(self.wire.owner.streams[stream_id], ((b":status", b"200"),))
 
     def step(self, what: str, which: int, size: int) -> None:
-        """Let the server, its peer or the socket do one thing."""
+        """Apply one event of the server, its peer or the socket."""
         outbox = self.wire.core.outbox
         stream_id = 1 + 2 * (which % self.streams)
         stream = self.wire.owner.streams[stream_id]
@@ -112,19 +112,19 @@ class Sender:
                 pass  # the stream is over, or nothing was paused
 
     def drain(self) -> None:
-        """Take output until there is none, as a link does whose socket takes everything."""
+        """Take output until there is none, like a link on a socket that is never full."""
         self.step("resume", 0, 0)
         while self._take():
             pass
 
     def stuck(self) -> dict[int, int]:
-        """Return the streams that have something unsent which all windows allow, by its bytes."""
+        """Return the unsent bytes of each stream that its windows allow to send."""
         if self.connection_window <= 0:
             return {}
         return {each: left for each, left in self.unsent.items() if left and self.windows[each] > 0}
 
     def left_waiting(self) -> set[int]:
-        """Return the streams whose sender was held back, has nothing unsent, and was not called again."""
+        """Return the streams that were blocked, have nothing unsent, and got no `on_writable` since."""
         return {
             each
             for each, calls in self.blocked.items()
@@ -192,7 +192,7 @@ def test_all_that_may_be_sent_is_sent_once_output_is_taken(
     high: int,
     connection_high: int,
 ) -> None:
-    """No further event of the peer is needed, and every sender that was held back has been called again."""
+    """No further event of the peer is needed, and every blocked stream gets `on_writable`."""
     limits = Limits(
         output_high=output_high,
         stream_send_low=low,
@@ -210,7 +210,7 @@ def test_all_that_may_be_sent_is_sent_once_output_is_taken(
 
 
 def test_a_small_answer_is_not_kept_behind_many_large_ones() -> None:
-    """Streams take turns across writes: sixteen large frames fill one."""
+    """Streams take turns across writes; sixteen large frames fill one write."""
     wire = Wire(limits=Limits(stream_send_limit=10**9))
     wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 10**9)))
     ids = range(1, 81, 2)

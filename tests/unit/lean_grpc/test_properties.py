@@ -14,7 +14,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, frame
 from lean_grpc.http2.errors import ProtocolError
 from lean_grpc.http2.fields import Kind
-from lean_grpc.http2.guard import Shelf
+from lean_grpc.http2.guard import HeldMessages
 from lean_grpc.http2.header_blocks import HeaderDecoder, HeaderEncoder
 from lean_grpc.limits import Limits
 
@@ -40,7 +40,7 @@ def test_cached_decoding_agrees_with_the_plain_decoder_while_tables_change(
             continue
         assert isinstance(step, list)
         blocks.append(encoder.encode(step))
-        # Old blocks once more too, after the table has moved: the same bytes may mean something else by now.
+        # Decode old blocks again: after a change of the table the same bytes may mean other fields.
         for block in (blocks[-1], *data.draw(st.lists(st.sampled_from(blocks), max_size=3))):
             try:
                 expected = tuple(tuple(field) for field in plain.decode(block, raw=True))
@@ -63,7 +63,7 @@ def test_any_bytes_decode_as_the_plain_decoder_says_or_end_the_connection(blocks
         try:
             assert cached.decode(block, Kind.REQUEST).fields == expected
         except ProtocolError:
-            # Ours refuses more: blocks of too many size updates.
+            # HeaderDecoder also refuses blocks of too many size updates.
             return
         if expected is None:
             return
@@ -71,7 +71,7 @@ def test_any_bytes_decode_as_the_plain_decoder_says_or_end_the_connection(blocks
 
 @checked
 @given(st.lists(st.one_of(st.tuples(FIELDS, FIELDS), st.sampled_from([0, 64, 4_096, 10_000])), max_size=25))
-def test_what_the_encoder_says_decodes_to_what_was_meant(steps: list[object]) -> None:
+def test_encoded_blocks_decode_to_the_same_fields(steps: list[object]) -> None:
     encoder, decoder = HeaderEncoder(), Decoder()
     for step in steps:
         if isinstance(step, int):
@@ -142,11 +142,11 @@ def test_any_bytes_in_any_split_end_alike_and_never_raise(data: bytes, cuts: lis
 def test_messages_survive_any_split(
     messages: list[tuple[bytes, bool]], cuts: list[int], wishes: list[int]
 ) -> None:
-    """Whoever reads may stop after any message, and ask for the next one only when more has arrived."""
+    """The caller of `next` may stop after any message, and go on after more has arrived."""
     stream = b"".join(
         message(deflate(payload), 1) if packed else message(payload) for payload, packed in messages
     )
-    reader = MessageReader(1_000, Shelf(Limits()), b"gzip")
+    reader = MessageReader(1_000, HeldMessages(Limits()), b"gzip")
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
     read: list[bytes] = []
 

@@ -500,7 +500,7 @@ def test_6_9_2_initial_window_of_the_peer_rules_what_goes() -> None:
     assert sent == [Frame(codes.DATA, 0, 1, b"abc")]
     assert wire.send(frame(codes.WINDOW_UPDATE, 0, 1, uint(2))) == [Frame(codes.DATA, 0, 1, b"de")]
     raised = wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 100)))
-    # The peer counts by the old window until it has the acknowledgement, so that one comes first.
+    # The peer enforces the old window until it has the acknowledgement, so the acknowledgement goes first.
     assert raised[0] == Frame(codes.SETTINGS, codes.ACK, 0, b"")
     assert raised[1] == Frame(codes.DATA, codes.END_STREAM, 1, b"fgh")
 
@@ -673,7 +673,7 @@ def test_8_1_late_answers_to_cancelled_calls_are_ignored_however_many() -> None:
 
 
 def test_6_5_3_only_the_smallest_and_the_last_table_size_are_signalled() -> None:
-    """RFC 7541, 4.2: what was named in between may be more than the peer still allows."""
+    """RFC 7541, 4.2: a size between them may exceed what the peer still allows."""
     wire = opened()
     for size in (300, 4_096, 200, 2_000, 1_000):
         wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.HEADER_TABLE_SIZE, size)))
@@ -684,7 +684,7 @@ def test_6_5_3_only_the_smallest_and_the_last_table_size_are_signalled() -> None
     assert block.startswith(b"\x3f\xa9\x01\x3f\xc9\x07\x88")
 
 
-def test_5_1_1_streams_opened_while_the_wire_is_full_appear_in_order() -> None:
+def test_5_1_1_streams_opened_while_the_socket_is_full_appear_in_order() -> None:
     wire = Wire(server=False)
     wire.core.outbox.pause()
     streams = [wire.open() for _ in range(3)]
@@ -713,7 +713,7 @@ def test_8_5_connect_reaches_the_layer_above_that_refuses_it() -> None:
     [frame(codes.RST_STREAM, 0, 1, uint(8)), frame(codes.WINDOW_UPDATE, 0, 1, uint(5))],
     ids=["reset", "window"],
 )
-def test_5_1_a_stream_whose_head_still_waits_for_the_wire_is_idle_to_the_peer(said: bytes) -> None:
+def test_5_1_a_stream_whose_head_is_unsent_is_idle_to_the_peer(said: bytes) -> None:
     wire = Wire(server=False)
     wire.core.outbox.pause()
     wire.open()

@@ -45,7 +45,7 @@ class Diary:
 
 
 class Desk:
-    """A server core whose streams become calls with a diary each."""
+    """A server core that makes a call and a `Diary` for each stream."""
 
     def __init__(self, limits: Limits | None = None, factory: Callable[[ServerCall], Any] = Diary) -> None:
         self.limits = limits or Limits()
@@ -115,7 +115,7 @@ def test_after_the_end_nothing_has_an_effect() -> None:
     assert desk.wire.answers() == []
 
 
-def test_cancel_resets_and_is_not_told_back() -> None:
+def test_cancel_resets_without_a_callback() -> None:
     desk = Desk()
     diary = desk.open()
     diary.call.cancel()
@@ -218,7 +218,7 @@ def test_the_window_opens_again_after_a_pause() -> None:
     assert [(a.kind, a.number) for a in desk.wire.answers()] == [(codes.WINDOW_UPDATE, 60_020)]
 
 
-def test_who_sends_without_end_to_a_peer_that_does_not_read_loses_the_call() -> None:
+def test_sending_without_end_to_a_peer_that_does_not_read_ends_the_call() -> None:
     desk = Desk(Limits(stream_send_limit=300_000))
     diary = desk.open()
     room = [diary.call.send(bytes(50_000)) for _ in range(20)]
@@ -330,11 +330,11 @@ def test_messages_begun_on_many_streams_share_a_bound() -> None:
         answers += desk.wire.send(
             desk.wire.data(part[:16_000], stream_id), desk.wire.data(part[16_000:], stream_id)
         )
-    assert desk.wire.core.shelf.held <= 100_000
+    assert desk.wire.core.held_messages.held <= 100_000
     assert [diary.entries[-1] == ("opened", ()) for diary in desk.diaries[:3]] == [True] * 3
     assert desk.diaries[3].entries[-1] == ("aborted", StatusCode.RESOURCE_EXHAUSTED)
     desk.wire.core.lose()
-    assert desk.wire.core.shelf.held == 0
+    assert desk.wire.core.held_messages.held == 0
 
 
 def test_messages_to_paused_calls_count_as_held() -> None:
@@ -342,13 +342,13 @@ def test_messages_to_paused_calls_count_as_held() -> None:
     diary = desk.open()
     diary.call.pause()
     desk.wire.send(desk.wire.data(message(bytes(5_000))))
-    assert desk.wire.core.shelf.held == 5_005
+    assert desk.wire.core.held_messages.held == 5_005
     diary.call.resume()
-    assert desk.wire.core.shelf.held == 0
+    assert desk.wire.core.held_messages.held == 0
 
 
 def test_a_handler_that_only_answers_needs_no_back_pressure_of_its_own() -> None:
-    """The client sends 400 messages and reads nothing: what is held stays small, and none is lost at last."""
+    """The client sends 400 messages and reads nothing: the bytes held are bounded, and no message is lost."""
     desk = Desk()
     diary = desk.open()
     diary.on_payload = diary.call.send
@@ -439,8 +439,8 @@ def test_nothing_to_send_sends_nothing() -> None:
     assert desk.wire.answers() == []
 
 
-def test_who_has_nothing_left_unsent_is_not_told_to_wait() -> None:
-    # `writable` comes with data that goes out: who has none would wait for ever.
+def test_a_stream_with_nothing_unsent_is_not_blocked() -> None:
+    # `writable` fires when queued data is sent: a stream with none would wait for ever.
     limits = Limits(connection_send_limit=60_000, stream_send_high=200_000)
     desk = Desk(limits)
     desk.wire.send(frame(codes.SETTINGS, 0, 0, setting(codes.INITIAL_WINDOW_SIZE, 0)))

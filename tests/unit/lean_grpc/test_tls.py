@@ -11,7 +11,7 @@ from lean_grpc import ServerCertificate, client_context
 from lean_grpc.aio.tls import make_self_signed, server_context
 
 
-def test_an_encrypted_key_is_an_error_and_asks_nobody_for_its_passphrase(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_an_error_without_a_passphrase_prompt(tmp_path: Path) -> None:
     certificate, key = make_self_signed(["a"])
     kind = serialization.BestAvailableEncryption(b"secret")
     locked = serialization.load_pem_private_key(key, None).private_bytes(
@@ -25,7 +25,7 @@ def test_an_encrypted_key_is_an_error_and_asks_nobody_for_its_passphrase(tmp_pat
         client_context(certificate=tmp_path)
 
 
-def test_a_pair_that_stays_broken_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pair_that_stays_broken_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def write(certificate: bytes, key: bytes) -> None:
         (tmp_path / "tls.crt").write_bytes(certificate)
         (tmp_path / "tls.key").write_bytes(key)

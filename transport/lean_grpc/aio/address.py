@@ -1,4 +1,4 @@
-"""One address of a channel: its connection, kept up with back-off. Calls are not chosen here."""
+"""One address of a channel: it keeps one connection, with back-off. The channel chooses where a call goes."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ class Backoff:
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after `failures` (1 or more) in a row, spread by +-`jitter`."""
-        # Beyond this many steps the power would overflow; the longest delay is reached long before.
+        # Bound the exponent: the power could overflow, and the longest delay is reached long before.
         delay = min(self.first * self.factor ** min(failures - 1, 64), self.longest)
         return delay * random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - spreads load, no secret
 
@@ -58,15 +58,15 @@ class Target:
 
     @property
     def authority(self) -> bytes:
-        """What `:authority` says."""
+        """The value of `:authority`."""
         return b"localhost" if self.path else self.text.encode("idna" if not self.text.isascii() else "ascii")
 
 
 class ClientLink(Link):
     """One connection to a server.
 
-    `ready` is done once it takes calls, or never will; `leaving` once it takes no new ones; `gone` when the
-    socket is closed.
+    Its futures: `ready` is done once it takes calls, or never will; `leaving` once it takes no new ones;
+    `gone` when the socket is closed.
     """
 
     __slots__ = ("_on_room", "gone", "leaving", "ready", "target")
@@ -163,7 +163,7 @@ class Address:
         self._on_change = on_change
 
     def want(self) -> None:
-        """Have a connection made, if there is none and none on its way."""
+        """Have `keep` make a connection, unless there is one or one is being made."""
         self._wanted_again = True
         if not self.wanted.is_set():
             self.connecting = True
@@ -172,7 +172,7 @@ class Address:
     async def keep(self) -> None:
         """Connect, wait for the end of the connection, connect again; after a failure, wait first.
 
-        A connection that ended in peace (GOAWAY, idle) is made anew when a call wants one.
+        After a GOAWAY of either side it connects again only when a call wants a connection.
         """
         failures = 0
         while True:
@@ -180,7 +180,7 @@ class Address:
             self.connecting = True
             try:
                 link = await self._connect()
-            except Exception as error:  # a name that cannot be one is a ValueError, of several kinds
+            except Exception as error:  # an impossible host name raises one of several ValueErrors
                 self.error = f"{self.target.text}: {str(error) or type(error).__name__}"
                 failures += 1
                 self._say(connecting=False)
@@ -197,7 +197,7 @@ class Address:
             self._say(connecting=self.wanted.is_set())
 
     def leave(self) -> None:
-        """Let the connection end once its calls have; `keep` has been cancelled before."""
+        """Close the connection once its calls have ended. Cancel `keep` first: it would reconnect."""
         if self.link is not None:
             self.link.drain()
 
@@ -210,7 +210,7 @@ class Address:
 
         Raises:
             OSError: It cannot be made, or the peer does not speak HTTP/2.
-            ValueError: The target's name, or the one to verify, cannot be one.
+            ValueError: The target's host name, or the name to verify, is not a possible name.
         """
         link = ClientLink(asyncio.get_running_loop(), self._limits, self.target, self._on_change)
         self._links.add(link)

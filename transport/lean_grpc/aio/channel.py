@@ -1,4 +1,4 @@
-"""A gRPC channel on asyncio: calls to equal servers, each call to the one with the fewest open."""
+"""A gRPC channel on asyncio: calls to equivalent servers, each to the one with the fewest open calls."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ from lean_grpc.status import CallError, StatusCode
 
 DEADLINE_GRANULARITY: Final = 0.001
 UNARY_ATTEMPTS: Final = 3
-"""How often a unary call is sent when servers refuse it untouched (REFUSED_STREAM, GOAWAY)."""
+"""How often a unary call is sent at most, when servers refuse it unprocessed (REFUSED_STREAM, GOAWAY)."""
 
 _CLOSED: Final = Status(StatusCode.CANCELLED, "the channel is closed")
 
@@ -24,10 +24,10 @@ Pairs = Iterable[tuple[str, str | bytes]]
 
 
 class Channel:
-    """Calls to a set of equal servers. Make and use it in one event loop; `close` it at the end.
+    """Calls to a set of equivalent servers. Make and use it in one event loop; `close` it at the end.
 
-    Connections are made when the first call wants them and kept up with back-off. A call made while every
-    address has failed ends with UNAVAILABLE at once, unless it says `wait_for_ready`.
+    The first call makes it connect; it reconnects with back-off. A call made while every address has failed
+    ends with UNAVAILABLE at once, unless `wait_for_ready` is true.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class Channel:
         self.set_targets([targets] if isinstance(targets, str) else targets)
 
     def set_targets(self, targets: Sequence[str]) -> None:
-        """Replace the addresses; connections to those that remain are kept, others end when their calls have.
+        """Replace the addresses.
 
-        Calls that wait for a connection go to the new ones. A closed channel ignores it.
+        Connections to addresses that remain are kept, others end once their calls have ended. Calls that wait
+        for a connection go to the new addresses. A closed channel ignores this.
 
         Raises:
             ValueError: A target has neither form, or there is none.
@@ -269,7 +270,9 @@ class Channel:
         return Status(StatusCode.UNAVAILABLE, f"no server can be reached: {errors}"[:512])
 
     def _dispatch(self) -> None:
-        """Start calls that wait, as far as connections take them; give up those that wait in vain."""
+        """Start waiting calls while connections take them. If no connection is left or being made, fail the
+        calls that did not ask to `wait_for_ready`.
+        """
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():

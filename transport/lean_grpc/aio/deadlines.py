@@ -1,4 +1,4 @@
-"""Deadlines of many calls by one timer: it looks at those that are open when the earliest one is due."""
+"""Deadlines of many calls by one timer: when the earliest is due, it checks all open calls."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from collections.abc import Callable
 class DeadlineTimer:
     """One timer for a server or a channel.
 
-    `scan(now)` fires what is due and returns the earliest deadline that is left. Calls that end before their
-    deadline cost nothing; at most the timer finds nothing due once per `granularity` seconds.
+    `scan(now)` ends the calls that are due and returns the earliest deadline that is left. A call that ends
+    before its deadline does not touch the timer, which may then find nothing due, at most once per
+    `granularity` seconds.
     """
 
     __slots__ = ("_due", "_granularity", "_handle", "_loop", "_scan")

@@ -1,7 +1,7 @@
-"""TLS handshakes of a server: their number is bounded, and each that fails is told by kind.
+"""TLS handshakes of a server: their number is bounded, and each failure is reported with its kind.
 
-A connection becomes the server's only after its handshake. Until then it is one of `Handshakes`, which the
-server counts with its connections, and which it ends, oldest first, to make room for a newer one.
+A connection is handed to the server after its handshake. Until then it is in `Handshakes`. The server counts
+handshakes among its connections, and ends the oldest one to make room for a newer connection.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ _log = logging.getLogger("lean_grpc.handshakes")
 
 _TLS_HANDSHAKE: Final = 0x16
 """First byte of a TLS ClientHello's record (RFC 8446, 5.1)."""
-_TOLD_APART: Final = 4
-"""Bytes that tell the HTTP/2 preface from an HTTP/1 method."""
+_PROTOCOL_BYTES: Final = 4
+"""Bytes after which the HTTP/2 preface and an HTTP/1 method differ."""
 _ACCEPT_PAUSE: Final = 1.0
 """Seconds without accepting after the process has run out of descriptors."""
-_OWN_TIMER: Final = 5.0
+_LOOP_TIMER_MARGIN: Final = 5.0
 """Seconds by which asyncio's handshake timer is later than ours, so that ours is the one that fires."""
 
 
@@ -77,8 +77,8 @@ class Handshake:
 class Handshakes:
     """All handshakes under way of one server.
 
-    The oldest ends first, whatever its peer has sent: a flood of `r` connections a second then leaves each
-    peer `limit / r` seconds, and no order of bytes gives one peer more than another.
+    The oldest ends first, whatever its peer has sent. Under a flood of `r` connections a second each peer has
+    `limit / r` seconds, and no choice of bytes gains a peer more.
     """
 
     __slots__ = ("_failed", "_limit", "_tasks", "_under_way")
@@ -111,7 +111,7 @@ class Handshakes:
         task.add_done_callback(self._tasks.discard)
 
     def forget(self, handshake: Handshake) -> None:
-        """Count a handshake no more."""
+        """Remove a handshake from the count."""
         self._under_way.pop(handshake, None)
 
     def failed(self, handshake: Handshake, kind: HandshakeFailure, detail: str = "") -> None:
@@ -153,8 +153,8 @@ class TlsListener:
     ) -> None:
         """Accept from now on; the listener closes `listening`.
 
-        `make_room` says whether one more connection is taken. `make` returns the protocol of an accepted one,
-        whose `connection_made` comes after the handshake. `handshake_timeout` is in seconds, 0 for none.
+        `make_room` returns whether to take one more connection. `make` returns the protocol of an accepted
+        one, whose `connection_made` comes after the handshake. `handshake_timeout` is in seconds, 0 for none.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = listening
@@ -184,7 +184,7 @@ class TlsListener:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError as error:
-            # Out of descriptors or memory. The connection stays in the backlog, so the socket stays readable.
+            # Out of descriptors or memory. The connection stays in the backlog: without a pause it spins.
             _log.error("cannot accept connections for %g s: %s", _ACCEPT_PAUSE, error)
             self._loop.remove_reader(self._socket)
             self._pause = self._loop.call_later(_ACCEPT_PAUSE, self._listen)
@@ -211,7 +211,7 @@ class TlsListener:
                     lambda: self._make(handshake),
                     accepted,
                     ssl=self._context,
-                    ssl_handshake_timeout=self._timeout + _OWN_TIMER if self._timeout else None,
+                    ssl_handshake_timeout=self._timeout + _LOOP_TIMER_MARGIN if self._timeout else None,
                     ssl_shutdown_timeout=TLS_SHUTDOWN,
                 )
         except asyncio.CancelledError:
@@ -230,9 +230,9 @@ class TlsListener:
                 accepted.close()
 
     async def _cleartext(self, accepted: socket.socket) -> HandshakeFailure | None:
-        """Return what a peer without TLS speaks; None for one that begins a TLS handshake.
+        """Return the failure of a peer without TLS; None for a peer that begins a TLS handshake.
 
-        The first byte is only looked at, so that TLS finds it.
+        The first byte is peeked at: it stays in the socket's buffer for TLS.
         """
         await _readable(self._loop, accepted)
         first = accepted.recv(1, socket.MSG_PEEK)
@@ -241,12 +241,12 @@ class TlsListener:
         if first[0] == _TLS_HANDSHAKE:
             return None
         begun = b""
-        while len(begun) < _TOLD_APART:
-            more = await self._loop.sock_recv(accepted, _TOLD_APART - len(begun))
+        while len(begun) < _PROTOCOL_BYTES:
+            more = await self._loop.sock_recv(accepted, _PROTOCOL_BYTES - len(begun))
             if not more:
                 return HandshakeFailure.CLOSED
             begun += more
-        if begun == PREFACE[:_TOLD_APART]:
+        if begun == PREFACE[:_PROTOCOL_BYTES]:
             return HandshakeFailure.CLEARTEXT_HTTP2
         is_method = begun.isascii() and begun.isupper() and begun.strip().isalpha()
         return HandshakeFailure.CLEARTEXT_HTTP1 if is_method else HandshakeFailure.OTHER

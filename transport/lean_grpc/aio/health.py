@@ -33,11 +33,11 @@ class HealthService:
         server.add(SERVICE + "Watch", lambda call: _Watch(call, self))
 
     def set(self, service: str, *, serving: bool) -> None:
-        """State whether a service serves; watchers hear of a change. After `shut_down` nothing serves."""
+        """Set the state of a service and send it to its watchers. After `shut_down` it is NOT_SERVING."""
         self._put(service, SERVING if serving and not self._down else NOT_SERVING)
 
     def shut_down(self) -> None:
-        """State that nothing serves any more, for good: the first step of a drain."""
+        """Set every service to NOT_SERVING for good: the first step of a drain."""
         self._down = True
         for service in list(self._states):
             self._put(service, NOT_SERVING)
@@ -47,7 +47,7 @@ class HealthService:
         return self._states.get(service, SERVICE_UNKNOWN)
 
     def watch(self, service: str, watcher: "_Watch") -> None:
-        """Tell `watcher` of changes until `unwatch`."""
+        """Send changes to `watcher` until `unwatch`."""
         self._watchers.setdefault(service, set()).add(watcher)
 
     def unwatch(self, service: str, watcher: "_Watch") -> None:

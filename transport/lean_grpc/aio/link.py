@@ -1,6 +1,6 @@
-"""One socket joined to one sans-IO connection: bytes across, one write a read, time-outs by sweep.
+"""Joins one socket to one sans-IO connection: one write for each read, time-outs checked by `sweep`.
 
-What calls mean is not known here; the server's and the channel's links add it.
+It knows nothing of gRPC calls; the links of server and channel add them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CLOSE_PATIENCE: Final = 5.0
 """Seconds that a closing socket may take to deliver its last bytes before it is aborted."""
 
 TLS_SHUTDOWN: Final = 1.0
-"""Seconds that a TLS peer may take to answer our close_notify: nothing of worth is on its way by then."""
+"""Seconds that a TLS peer may take to answer our close_notify; the answer carries no data."""
 
 _KEEPALIVE_PING: Final = b"lean:ok?"
 
@@ -73,7 +73,7 @@ class Link(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Take what was read; write once what it leads to."""
+        """Parse what was read, then write what resulted, together."""
         self._heard = True
         core = self.core
         core.receive(data)
@@ -83,7 +83,7 @@ class Link(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every stream."""
+        """End every stream with `on_reset`."""
         self._transport = None
         self.core.lose()
 
@@ -106,7 +106,7 @@ class Link(asyncio.Protocol):
         """A server has nothing to do: it opens no streams."""
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Finish a drain once the peer has seen its first GOAWAY."""
+        """Send the final GOAWAY of a drain: the peer has seen the first."""
         if payload == DRAIN_PING:
             self.core.drain()
 
@@ -128,11 +128,11 @@ class Link(asyncio.Protocol):
             self.close()
 
     def _flush_soon(self) -> None:
-        """Write in this turn of the loop, but once: output came up outside of a read."""
+        """Schedule one flush, in the loop's next turn, for output that came up outside of a read."""
         self._loop.call_soon(self.flush)
 
     def close(self) -> None:
-        """Close the socket once its buffer is out; `sweep` aborts it if that takes too long."""
+        """Close the socket once its buffer is written; `sweep` aborts it if that takes too long."""
         if self._transport is not None and self._closing_since is None:
             self._closing_since = self._loop.time()
             self._transport.close()
@@ -149,18 +149,18 @@ class Link(asyncio.Protocol):
         return not self.core.streams and self._closing_since is None
 
     def dismiss(self) -> None:
-        """End a connection without streams: GOAWAY says which were taken, and the socket is closed."""
+        """Close a connection without streams, after a GOAWAY that names the last stream taken."""
         self.core.drain()
         self.flush()
 
     def drain(self) -> None:
-        """Take no new streams, end when the present ones have."""
+        """Begin a drain: GOAWAY now, the final one after the peer's answer or `CLOSE_PATIENCE`."""
         if self._drain_since is None:
             self._drain_since = self._loop.time()
             self.core.announce_drain()
 
     def sweep(self, now: float) -> None:
-        """Look at every time-out of the connection, and begin a new interval of its flood counters."""
+        """Check every time-out of the connection, and begin a new interval of its flood counters."""
         core = self.core
         limits = self._limits
         if self._closing_since is not None:
@@ -199,7 +199,7 @@ class Link(asyncio.Protocol):
 
 
 def agreed_on_http2(transport: asyncio.BaseTransport) -> bool:
-    """Tell whether a connection speaks HTTP/2 for all that is known: it has no TLS, or ALPN agreed on h2."""
+    """Tell whether a connection may speak HTTP/2: it has no TLS, or ALPN agreed on h2."""
     tls = transport.get_extra_info("ssl_object")
     return not isinstance(tls, ssl.SSLObject) or tls.selected_alpn_protocol() == "h2"
 

@@ -32,7 +32,7 @@ class UnaryResponse:
         self._payload = payload
 
     def ended(self, status: Status) -> None:
-        """Give the result to whoever awaits it."""
+        """Set the future to the message, or to the error of the status."""
         if self.result.done():
             return
         if status.code is not StatusCode.OK:
@@ -49,7 +49,7 @@ class UnaryResponse:
 class MessageStream:
     """A streaming call for callers that await: `send`, `end`, `async for`. Made by `Channel.stream`.
 
-    Use it as an async context manager: whatever is open at the end of the block is cancelled.
+    Use it as an async context manager: a call still open at the end of the block is cancelled.
     """
 
     __slots__ = ("_call", "_messages", "_room", "_waiter", "initial_metadata", "status")
@@ -63,7 +63,7 @@ class MessageStream:
         self.status: Status | None = None
 
     def attach(self, call: ClientCall) -> None:
-        """Say which call this is; the channel does."""
+        """Set the call; `Channel.stream` does this."""
         self._call = call
 
     async def send(self, payload: bytes) -> None:
@@ -81,12 +81,12 @@ class MessageStream:
             raise self.status.error()
 
     def end(self) -> None:
-        """Say that no more messages follow."""
+        """End the request: no more messages follow."""
         if self._call is not None:
             self._call.end()
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call: reading it raises CANCELLED."""
         if self._call is not None and not self._call.done:
             self._call.cancel()
             self.ended(Status(StatusCode.CANCELLED, "cancelled by the caller"))

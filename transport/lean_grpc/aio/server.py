@@ -91,9 +91,9 @@ class Server:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of messages that wait: unsent, unfinished, or for handlers that are held back."""
+        """Bytes of messages that are held: unsent, incomplete, or not yet handed to a paused handler."""
         cores = [link.core for link in self._links]
-        return sum(core.outbox.pending_bytes + core.shelf.held for core in cores)
+        return sum(core.outbox.pending_bytes + core.held_messages.held for core in cores)
 
     async def listen(
         self,
@@ -191,7 +191,7 @@ class Server:
     # What links call.
 
     def admit(self, link: "_ServerLink") -> bool:
-        """Note a connection; where there are too many and none can go, refuse it."""
+        """Register a connection; False while draining, or if there are too many and none can be ended."""
         if self._draining or not self._make_room():
             return False
         self._links[link] = None
@@ -199,7 +199,7 @@ class Server:
         return True
 
     def refuse_protocol(self, transport: asyncio.BaseTransport) -> None:
-        """Tell that TLS did not agree on HTTP/2."""
+        """Report a connection whose TLS did not agree on HTTP/2."""
         address = transport.get_extra_info("peername")
         peer = str(address[0]) if isinstance(address, tuple) else ""
         self._handshake_failed(FailedHandshake(HandshakeFailure.NO_HTTP2, peer, ""))
@@ -233,7 +233,7 @@ class Server:
         return self._limits
 
     def _make_room(self) -> bool:
-        """Return whether one more connection may be held, after another one has ended if need be."""
+        """Return whether one more connection may be held; end an older one if that is needed."""
         if len(self._links) + len(self._handshakes) < self._limits.max_connections:
             return True
         # A handshake ends first: peers that never finish one must not push out those that have.
@@ -306,7 +306,7 @@ class _ServerLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         handshake, self._handshake = self._handshake, None
         if handshake is not None:
-            # From here on it counts as a connection.
+            # `admit` counts it as a connection; as a handshake too it would count twice.
             handshake.over()
         if not agreed_on_http2(transport):
             self._server.refuse_protocol(transport)
@@ -329,7 +329,7 @@ class _ServerLink(Link):
 
     @override
     def sweep(self, now: float) -> None:
-        """Add to the time-outs of a connection that of streams which were opened and never used."""
+        """Add `first_message_timeout` to the time-outs of a connection."""
         limit = self._limits.first_message_timeout
         if limit:
             for call in self.calls():
@@ -342,7 +342,7 @@ class _ServerLink(Link):
         super().sweep(now)
 
     def calls(self) -> list[ServerCall]:
-        """Return the open calls; a list, because what is done to them may end them."""
+        """Return the open calls; a list, because ending one changes the connection's streams."""
         return [
             owner for stream in self.core.streams.values() if isinstance(owner := stream.owner, ServerCall)
         ]

@@ -1,4 +1,4 @@
-"""TLS contexts with ALPN h2: a mounted pair that is re-read when it changes, or a self-signed one."""
+"""TLS contexts with ALPN h2: from a mounted certificate, which may be replaced, or a self-signed one."""
 
 import datetime
 import logging
@@ -59,7 +59,7 @@ class ServerCertificate:
     def refresh(self) -> bool:
         """Load the pair again if it has changed; return whether it was.
 
-        A broken pair is not used, and logged once however often it is looked at.
+        A broken pair is not used, and is logged once.
         """
         try:
             pair = self._read()
@@ -98,7 +98,7 @@ def replace_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes)
     Raises:
         ssl.SSLError: They are no certificate and key, or do not belong together.
     """
-    # A context that fails to load a pair has half of it: try on another one first.
+    # A load that fails leaves half of the pair in the context: try it on a new one first.
     server_context(certificate, key)
     _load(context, certificate, key)
 
@@ -106,7 +106,7 @@ def replace_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes)
 def self_signed_server(names: Sequence[str] = ("localhost", "127.0.0.1")) -> ssl.SSLContext:
     """Return a server's context with a new self-signed certificate for `names` (DNS names, addresses).
 
-    It hides traffic from those who only listen; clients that verify will not accept it. Needs `cryptography`.
+    It protects against passive listeners only; clients that verify refuse it. Needs `cryptography`.
     """
     return server_context(*make_self_signed(names))
 
@@ -169,10 +169,10 @@ def _general_name(name: str) -> "x509.GeneralName":
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a pair that was read before: `ssl` takes paths only, and files may change between two reads.
+    """Load a pair from memory: `ssl` takes paths only, and the pair's files may change between two reads.
 
-    Where there is one, in memory that has a path: a container's file system is often read-only, and a key
-    is better not written to one.
+    `memfd_create`, where the system has it, gives memory a path: a container's file system is often
+    read-only, and a key should not be written to a disk.
     """
     with ExitStack() as stack:
         if hasattr(os, "memfd_create"):
@@ -187,7 +187,7 @@ def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _in_memory(content: bytes, stack: ExitStack) -> str:
-    """Return the path of a file in memory, which goes with the stack."""
+    """Return the path of a file in memory; closing `stack` frees it."""
     file = stack.enter_context(os.fdopen(os.memfd_create("lean-grpc"), "wb"))
     file.write(content)
     file.flush()

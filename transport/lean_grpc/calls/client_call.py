@@ -1,4 +1,4 @@
-"""The client's side of one call. Sans-IO; whoever owns the connection starts it and fires its deadline."""
+"""The client's side of one call. Sans-IO: the channel starts it and ends it at its deadline."""
 
 import logging
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from lean_grpc.calls.messages import PREFIX_SIZE, MessageReader, prefixed
 from lean_grpc.calls.metadata import Metadata
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
-from lean_grpc.http2.guard import Shelf
+from lean_grpc.http2.guard import HeldMessages
 from lean_grpc.http2.lifecycle import StreamLifecycle
-from lean_grpc.http2.stream import NOBODY, Stream
+from lean_grpc.http2.stream import NO_OWNER, Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code, from_http, from_wire
 
@@ -29,7 +29,7 @@ _GZIP_TAIL: Final = (*_STEADY_TAIL, (b"grpc-encoding", b"gzip"))
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a call ended. `retryable` tells that the server surely did nothing with it."""
+    """How a call ended. `retryable` means that the server has certainly not processed it."""
 
     code: StatusCode
     message: str = ""
@@ -37,15 +37,15 @@ class Status:
     retryable: bool = False
 
     def error(self) -> CallError:
-        """Return the status as the exception that a caller meets."""
+        """Return the status as the exception that a caller gets."""
         return CallError(self.code, self.message, self.trailers, retryable=self.retryable)
 
 
 class ResponseHandler(Protocol):
-    """What takes the answers of one call. Callbacks come from the event loop's thread and must not block."""
+    """Receives the answers of one call. Callbacks come from the event loop's thread and must not block."""
 
     def opened(self, metadata: Metadata) -> None:
-        """Take the server's initial metadata; not called if the call fails at once."""
+        """Take the server's initial metadata; not called if the answer is trailers only, or never begins."""
 
     def received(self, payload: bytes) -> None:
         """Take one message."""
@@ -58,7 +58,7 @@ class ResponseHandler(Protocol):
 
 
 class ClientCall:
-    """One call, as its caller sees it. It may be written to before it has a connection, within the limits."""
+    """One call, as its caller sees it. Before it has a connection, `send` queues, within the limits."""
 
     __slots__ = (
         "_connection",
@@ -114,8 +114,10 @@ class ClientCall:
         return self._done
 
     def send(self, *payloads: bytes, end: bool = False) -> bool:
-        """Send messages, and the end of the request with `end`. False asks to stop until `writable`; who
-        goes on regardless loses the call at `Limits.stream_send_limit`.
+        """Send messages; `end` ends the request.
+
+        Returns False if the caller should wait for `writable`. A caller that goes on loses the call at
+        `Limits.stream_send_limit`.
         """
         if self._done:
             return False
@@ -148,11 +150,11 @@ class ClientCall:
         return self._connection.outbox.data(stream, chunks, size, end)
 
     def end(self) -> None:
-        """Say that no more messages follow."""
+        """End the request: no more messages follow."""
         self.send(end=True)
 
     def cancel(self) -> None:
-        """Give the call up; the handler hears no more of it."""
+        """Reset the call; the handler gets no further callback."""
         if not self._done:
             self._release(ErrorCode.CANCEL)
 
@@ -220,7 +222,7 @@ class ClientCall:
         if size and not self._done:
             reader = self._reader
             if reader is None:
-                reader = self._reader = MessageReader(self._limits.max_receive_message, self._shelf())
+                reader = self._reader = MessageReader(self._limits.max_receive_message, self._held())
             reader.feed(buffer, start, stop)
             self._deliver()
         if ended and not self._done:
@@ -232,7 +234,7 @@ class ClientCall:
 
     def on_reset(self, code: ErrorCode, processed: bool) -> None:
         """End the call: the server reset it, or the connection is gone."""
-        # An answer that has come whole is not lost with its stream; its handler may still be reading.
+        # A complete answer is not lost with its stream: a paused handler has not read all of it yet.
         if not self._done and self._ended is None:
             what = (
                 "the connection is lost" if code is ErrorCode.CONNECT_ERROR else f"stream reset: {code.name}"
@@ -240,21 +242,21 @@ class ClientCall:
             self._fail(Status(from_error_code(code), what, retryable=not processed))
 
     def on_writable(self) -> None:
-        """Pass it on."""
+        """Pass `writable` on to the handler."""
         if not self._done:
             try:
                 self._handler.writable()
             except Exception:
                 self._crash()
 
-    def _shelf(self) -> Shelf:
+    def _held(self) -> HeldMessages:
         if self._connection is None:
             raise AssertionError("data comes on a connection only")
-        return self._connection.shelf
+        return self._connection.held_messages
 
     def _open(self, head: Head) -> None:
         encoding = dict(head.fields).get(b"grpc-encoding")
-        self._reader = MessageReader(self._limits.max_receive_message, self._shelf(), encoding)
+        self._reader = MessageReader(self._limits.max_receive_message, self._held(), encoding)
         try:
             self._handler.opened(md.decode(head.fields))
         except ValueError as error:
@@ -296,7 +298,7 @@ class ClientCall:
         if self._done:
             return
         handler = self._handler
-        # A stream whose answer is complete is not reset with an error, only told to stop (RFC 9113, 8.1).
+        # NO_ERROR after a complete answer: nothing failed, the rest is just not needed (RFC 9113, 8.1).
         self._release(ErrorCode.CANCEL if status.code is not StatusCode.OK else ErrorCode.NO_ERROR)
         try:
             handler.ended(status)
@@ -311,7 +313,7 @@ class ClientCall:
         self._done = True
         if self._connection is not None and self._stream is not None:
             self._connection.reset(self._stream, code)
-            self._stream.owner = NOBODY
+            self._stream.owner = NO_OWNER
         self._handler = _SILENT
         if self._reader is not None:
             self._reader.drop()
@@ -333,7 +335,7 @@ def _status(head: Head) -> Status:
 
 
 def _not_grpc(head: Head, http_status: bytes) -> Status | None:
-    """Return the status of an answer that some HTTP server or proxy gave, or None if it is gRPC."""
+    """Return the status for the answer of a plain HTTP server or proxy, or None if the answer is gRPC."""
     fields = dict(head.fields)
     if b"grpc-status" in fields:
         return None

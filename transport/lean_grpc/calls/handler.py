@@ -1,4 +1,4 @@
-"""What serves one call on a server: the callbacks, and the handler of a call that is over."""
+"""The callbacks of a handler, which serves one call on a server; and the handler of a call that is over."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from lean_grpc.status import StatusCode
 
 
 class Handler(Protocol):
-    """What serves one call. Callbacks come in order, from the event loop's thread, and must not block."""
+    """Serves one call. Callbacks come in order, from the event loop's thread, and must not block."""
 
     def opened(self, metadata: Metadata) -> None:
         """Take the start of the call; always the first callback."""
@@ -19,7 +19,7 @@ class Handler(Protocol):
         """Learn that the client sends no more."""
 
     def aborted(self, code: StatusCode) -> None:
-        """Learn that the call is over and not by our doing; always the last callback."""
+        """Learn that the call ended without `finish` or `cancel`; always the last callback."""
 
     def writable(self) -> None:
         """Learn that there is room again after `send` had returned False."""

@@ -1,10 +1,10 @@
-"""Length-prefixed messages: across DATA frames, split or several in one, plain or gzip, all bounded."""
+"""Length-prefixed messages in DATA frames: split over several, or several in one. Plain or gzip, bounded."""
 
 import zlib
 from struct import Struct
 from typing import Final
 
-from lean_grpc.http2.guard import Shelf
+from lean_grpc.http2.guard import HeldMessages
 from lean_grpc.status import CallError, StatusCode
 
 PREFIX: Final = Struct(">BI")
@@ -18,26 +18,26 @@ _GZIP: Final = 31
 class MessageReader:
     """Cuts the data of one stream into messages, one at a time, so that the rest can wait.
 
-    `encoding` is the peer's `grpc-encoding`, or None. Between two calls of `feed` no more is held than the
-    part of one message that has arrived, and what the reader of messages has not yet asked for.
+    `encoding` is the peer's `grpc-encoding`, or None. Between two calls of `feed` it holds a part
+    of one message, and the messages that `next` has not been asked for.
     """
 
     __slots__ = (
         "_at",
         "_buffer",
+        "_counted",
+        "_held",
         "_limit",
         "_more",
         "_more_size",
-        "_shelf",
-        "_shelved",
         "_stop",
         "_wanted",
         "encoding",
     )
 
-    def __init__(self, limit: int, shelf: Shelf, encoding: bytes | None = None) -> None:
-        self._shelf = shelf
-        self._shelved = 0
+    def __init__(self, limit: int, held_messages: HeldMessages, encoding: bytes | None = None) -> None:
+        self._held = held_messages
+        self._counted = 0
         self.encoding = encoding
         self._limit = limit
         self._buffer = b""
@@ -89,13 +89,13 @@ class MessageReader:
             return None
         start = self._at + PREFIX_SIZE
         self._at = start + length
-        # Of the next message nothing is known, and `next` may be asked only once more has come.
+        # The size of this message must not hold the next one back, if `feed` comes before the next `next`.
         self._wanted = PREFIX_SIZE
         payload = self._buffer[start : self._at]
         return self._decompress(flag, payload) if flag else payload
 
     def settle(self) -> None:
-        """Let go of the buffer that was fed: copy what is left of it.
+        """Release the buffer that was fed, and copy what is left of it.
 
         Raises:
             CallError: RESOURCE_EXHAUSTED if too much is held for all calls of the connection.
@@ -103,15 +103,15 @@ class MessageReader:
         self._buffer = self._buffer[self._at : self._stop]
         self._at, self._stop = 0, len(self._buffer)
         held = self._stop + self._more_size
-        self._shelf.held += held - self._shelved
-        self._shelved = held
-        if held and self._shelf.full:
+        self._held.held += held - self._counted
+        self._counted = held
+        if held and self._held.full:
             raise CallError(StatusCode.RESOURCE_EXHAUSTED, "too many unfinished messages on the connection")
 
     def drop(self) -> None:
         """Forget what is held."""
-        self._shelf.held -= self._shelved
-        self._shelved = self._at = self._stop = self._more_size = 0
+        self._held.held -= self._counted
+        self._counted = self._at = self._stop = self._more_size = 0
         self._buffer = b""
         self._more.clear()
 

@@ -1,4 +1,4 @@
-"""The server's side of one call: the stream that a handler is given. Sans-IO: deadlines come from outside."""
+"""The server's side of one call, as its handler gets it. Sans-IO: the server expires it."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.fields import Field, Head
 from lean_grpc.http2.lifecycle import StreamLifecycle
 from lean_grpc.http2.states import CLOSED, OPEN
-from lean_grpc.http2.stream import NOBODY, Stream
+from lean_grpc.http2.stream import NO_OWNER, Stream
 from lean_grpc.limits import Limits
 from lean_grpc.status import CallError, StatusCode, from_error_code
 
 _BY_HANDLER: Final = 1
 _BY_PEER: Final = 2
-"""Why a call hands over no messages: its handler asked, or the client does not read what was sent."""
+"""Bits of `_paused`, why no message is handed over: the handler called `pause`; the client does not read."""
 
 LONGEST_MESSAGE: Final = 1_024
 """Characters of a status message that are sent: it travels in a header list, which peers bound."""
@@ -101,7 +101,7 @@ class ServerCall:
 
     @property
     def unused(self) -> bool:
-        """Tell whether the client has neither sent a message nor said that it will not, and may still."""
+        """Tell whether the request is still open and no message of it has arrived."""
         return not (self.messages or self._unconsumed or self._done) and self._stream.state == OPEN
 
     def set_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
@@ -118,9 +118,11 @@ class ServerCall:
             self._send_head()
 
     def send(self, *payloads: bytes) -> bool:
-        """Send messages. False asks to stop until `writable`; who goes on regardless loses the call at
-        `Limits.stream_send_limit` with RESOURCE_EXHAUSTED. Until then no message is handed over either: a
-        handler that only answers what it receives needs no back-pressure of its own.
+        """Send messages.
+
+        Returns False if the handler should wait for `writable`. A handler that goes on loses the call at
+        `Limits.stream_send_limit` with RESOURCE_EXHAUSTED. Before `writable` no message is handed over
+        either, so a handler that only answers what it receives needs no back-pressure of its own.
         """
         if self._done:
             return False
@@ -247,7 +249,7 @@ class ServerCall:
         elif size and not self._done:
             if reader is None:
                 reader = self._reader = MessageReader(
-                    self._limits.max_receive_message, self._connection.shelf, self.request.encoding
+                    self._limits.max_receive_message, self._connection.held_messages, self.request.encoding
                 )
             reader.feed(buffer, start, stop)
             self._deliver()
@@ -266,7 +268,7 @@ class ServerCall:
             self._abort(reason)
 
     def on_writable(self) -> None:
-        """Let the handler send, then let it read again."""
+        """Let the handler send, then hand over messages again."""
         if self._done:
             return
         self._paused &= ~_BY_PEER
@@ -277,7 +279,7 @@ class ServerCall:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Hand over what has waited, unless something still holds the handler back."""
+        """Hand over the messages that waited, unless the call is still paused."""
         if self._paused | self._done:
             return
         self._deliver()
@@ -340,7 +342,7 @@ class ServerCall:
         self._abort(code)
 
     def _crash(self) -> None:
-        """Answer for a handler that raised: the client learns nothing of the reason, the log does."""
+        """End the call of a handler that raised; the reason goes to the log, not to the client."""
         _log.exception("a handler of %s failed", self.request.path)
         self._give_up(StatusCode.UNKNOWN, "the handler failed")
 
@@ -353,9 +355,9 @@ class ServerCall:
             _log.exception("a handler of %s failed in aborted()", self.request.path)
 
     def _release(self) -> None:
-        """Let go of handler and stream: they hold the call too, and would wait for the cycle collector."""
+        """Drop the references to handler and stream: both refer to the call, and the cycle would linger."""
         self._handler = SILENT
-        self._stream.owner = NOBODY
+        self._stream.owner = NO_OWNER
         if self._reader is not None:
             self._reader.drop()
             self._reader = None

@@ -1,7 +1,7 @@
 """The receiving half of a connection, for both roles: one pass over the bytes of a read, frame by frame.
 
-`receive` calls the owners of streams directly: an event object a frame would cost more than the frame. What
-we have to say meanwhile collects in `outbox`. Nothing here opens a socket, reads a clock or schedules.
+`receive` calls the owners of streams directly: one event object a frame would cost more than the parsing.
+Frames to send collect in `outbox`. Nothing here opens a socket, reads a clock or schedules.
 """
 
 from lean_grpc.http2 import codes
@@ -24,8 +24,8 @@ _SETTINGS_ACK = codes.frame(codes.SETTINGS, codes.ACK, 0)
 class Connection(StreamLifecycle):
     """One HTTP/2 connection.
 
-    After each call into it, whoever owns the socket writes `outbox.take()`; when `fault` is set, or
-    `finished`, it closes the socket after that. `frames_seen` counts frames; `midway` tells of one begun.
+    After each call, the owner of the socket writes `outbox.take()`, and then closes the socket if `fault` is
+    set or `finished` is true. `frames_seen` counts the frames received.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Connection(StreamLifecycle):
         return bool(self._partial or self._block_stream)
 
     def receive(self, data: bytes) -> None:
-        """Take what was read, in any split. A fault of the peer ends in `fault` and GOAWAY; never raises."""
+        """Take bytes from the socket, split anywhere. Never raises: a fault of the peer sets `fault`."""
         if self.fault is not None:
             return
         outbox = self.outbox
@@ -120,7 +120,7 @@ class Connection(StreamLifecycle):
         return data[size:]
 
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handle any frame but a DATA frame in its usual place."""
+        """Handle every frame but a DATA frame after SETTINGS and outside a header block."""
         if self._block_stream and (kind != codes.CONTINUATION or stream_id != self._block_stream):
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
         if not self.greeted and (kind != codes.SETTINGS or flags & codes.ACK):
@@ -228,7 +228,7 @@ class Connection(StreamLifecycle):
             self._on_more_headers(stream, block, ended)
             return
         if not self.server or stream_id <= self.last_remote_id:
-            # The block must be decoded whatever becomes of it: it may change the table.
+            # Decode a block that is not used, too: it may change the dynamic table.
             self._decoder.decode(block, Kind.TRAILERS)
             self._stray(stream_id, "HEADERS")
             return
@@ -346,7 +346,7 @@ class Connection(StreamLifecycle):
         for size in tables:
             outbox.resize_table(size)
         self.greeted = True
-        # Ahead of any data that the new values allow: until it has this, the peer counts by the old ones.
+        # Acknowledge before sending data that the new values allow: till then the peer enforces the old ones.
         outbox.control(_SETTINGS_ACK)
         if change := outbox.peer.initial_window - before:
             for stream in list(self.streams.values()):
@@ -382,7 +382,7 @@ class Connection(StreamLifecycle):
         self.owner.on_goaway(code)
 
     def _on_priority(self, stream_id: int, payload: bytes) -> None:
-        """Ignore what RFC 9113 has deprecated, once its form is right (5.3.2, 6.3)."""
+        """Check the form of the frame (6.3); ignore the priority, which RFC 9113 deprecates (5.3.2)."""
         if not stream_id:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         self._guard.note_unproductive()

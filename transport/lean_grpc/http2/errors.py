@@ -1,4 +1,4 @@
-"""Faults of a peer, told apart by what they end. Code of ours that breaks the rules raises `MisuseError`."""
+"""Faults of a peer, by what they end: the connection or one stream; and misuse by the local program."""
 
 from lean_grpc.http2.codes import ErrorCode
 

@@ -1,4 +1,4 @@
-"""What a header list may look like (RFC 9113, 8.2, 8.3): validation, no HPACK."""
+"""Validation of header lists (RFC 9113, 8.2, 8.3). No HPACK."""
 
 import re
 from enum import IntEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 Field = tuple[bytes, bytes]
 
-# RFC 9113, 8.2.1 asks to refuse these at least; a token is what a field name is made of.
+# RFC 9113, 8.2.1: a name is a token without upper-case letters; a value has no NUL, CR, LF or outer blanks.
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
 _DIGITS: Final = re.compile(rb"[0-9]{1,19}").fullmatch
@@ -18,7 +18,7 @@ _CONNECTION_SPECIFIC: Final = frozenset(
 
 
 class Kind(IntEnum):
-    """What a header block is: it decides which pseudo-header fields it has."""
+    """The role of a header block, which decides the pseudo-header fields that it may have."""
 
     REQUEST = 0
     RESPONSE = 1
@@ -35,9 +35,9 @@ _PSEUDO: Final = (
 class Head:
     """One decoded header block.
 
-    `malformed` is the reason if the list breaks the RFC; `oversized` if it is beyond what a stream may carry.
-    `parsed` is free for the layer above: the same object returns for the same bytes, so what was derived
-    from it once need not be derived again.
+    `malformed` is the reason if the list breaks the RFC, else None. `oversized` is true if the list exceeds
+    `Limits.max_header_list`. `parsed` is a cache for the layer above: the decoder returns the same `Head` for
+    the same bytes, so values derived from it can be kept there.
     """
 
     __slots__ = ("content_length", "fields", "malformed", "oversized", "parsed", "pseudo")
@@ -72,10 +72,10 @@ class Head:
         if name in _CONNECTION_SPECIFIC:
             return "a field belongs to HTTP/1 connections"
         if name == b"te" and value.lower() != b"trailers":
-            return "te says more than trailers"
+            return "te is not trailers"
         if name == b"content-length":
             if not _DIGITS(value) or self.content_length not in (None, int(value)):
-                return "content-length is no number, or two"
+                return "content-length is not a number, or two of them differ"
             self.content_length = int(value)
         return None
 
@@ -85,7 +85,7 @@ class Head:
             if pseudo.get(b":method") == b"CONNECT":
                 if b":authority" in pseudo and len(pseudo) == 2:
                     return None
-                return "CONNECT names :authority and nothing else"
+                return "CONNECT must have :method and :authority only"
             if not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
                 return ":method, :scheme and :path must be present"
         elif kind is Kind.RESPONSE and not _STATUS(pseudo.get(b":status", b"")):
@@ -94,5 +94,5 @@ class Head:
 
     @property
     def informational(self) -> bool:
-        """Tell whether this is a 1xx response, after which the real one follows."""
+        """Tell whether this is a 1xx response, which the final one follows."""
         return self.pseudo.get(b":status", b"")[:1] == b"1"

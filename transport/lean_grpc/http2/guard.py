@@ -1,7 +1,7 @@
-"""Counts what a hostile peer makes us do or hold. It decides when that is enough; it reads no clock.
+"""Counts the work and the memory that a peer causes, and decides when it is too much. It reads no clock.
 
-Counters start afresh with each `sweep`, so that a limit is a rate. Work that moves something pays for a few
-frames that do not: a peer that reads much sends many window updates.
+`sweep` resets the flood counters, so that a limit is a rate. Useful frames raise the limit on unproductive
+ones: a peer that reads much data has to send many window updates.
 """
 
 from typing import Final
@@ -11,14 +11,14 @@ from lean_grpc.http2.errors import ProtocolError
 from lean_grpc.limits import Limits
 
 STREAMS_A_FRAME: Final = 64
-"""Streams that we look at in about the time that a frame costs."""
+"""Streams whose windows are checked in about the time that one frame takes."""
 
 USEFUL_INCREMENT: Final = 4_096
-"""Bytes from which opening the connection's window is worth a look at all streams that wait for it."""
+"""Increment of the connection's window from which checking the streams that wait for it is not charged."""
 
 
-class Shelf:
-    """Counts the bytes of unfinished or unread messages that the layer above holds, of all streams."""
+class HeldMessages:
+    """Counts the bytes of unfinished or unread messages that the layer above holds for all streams."""
 
     __slots__ = ("_limit", "held")
 
@@ -28,7 +28,7 @@ class Shelf:
 
     @property
     def full(self) -> bool:
-        """Tell whether more is held than may be."""
+        """Tell whether more is held than `Limits.connection_receive_limit`."""
         return self.held > self._limit
 
 
@@ -39,14 +39,14 @@ class FloodGuard:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Who may hold that many streams may also give all of them up at once: clients of a proxy that leave.
+        # A peer may reset all its open streams at once, as a proxy does when its clients leave.
         self._resets_allowed = max(limits.early_resets, limits.max_concurrent_streams)
         self._unproductive = 0
         self._early_resets = 0
         self.useful = 0
 
     def note_unproductive(self, looked_at: int = 0) -> None:
-        """Count a frame that moves nothing, for more if it made us look at many streams.
+        """Count an unproductive frame, and one more for every `STREAMS_A_FRAME` of the streams `looked_at`.
 
         Raises:
             ProtocolError: ENHANCE_YOUR_CALM, once there are too many of them.
@@ -54,7 +54,7 @@ class FloodGuard:
         self._unproductive += 1 + looked_at // STREAMS_A_FRAME
         limits = self._limits
         if self._unproductive > limits.unproductive_frames + limits.unproductive_per_useful * self.useful:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that move nothing")
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many unproductive frames")
 
     def note_early_reset(self) -> None:
         """Count a stream that was reset, by the peer or for its fault, before it was answered.

@@ -1,8 +1,8 @@
 """Header blocks with the `hpack` package behind caches (one decoder and one encoder a connection).
 
 The meaning of a block depends on the dynamic table. A cache therefore lives only as long as one version of
-that table: blocks that insert or resize are never cached and drop what was cached before them. Peers repeat
-themselves, and a hit costs a dict look-up where decoding eight indexed bytes costs 24 us and more.
+that table: blocks that insert or resize are never cached and empty the cache. Peers repeat the same blocks: a
+hit costs a dict look-up, decoding eight indexed bytes 24 us or more.
 """
 
 from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
@@ -15,15 +15,15 @@ from lean_grpc.http2.fields import Field, Head, Kind
 from lean_grpc.http2.settings import HEADER_TABLE_DEFAULT
 
 CACHED_BLOCKS = 64
-"""Blocks that a cache holds before it starts afresh."""
+"""Blocks that a cache holds; the next one empties it first."""
 CACHED_BLOCK_SIZE = 1_024
 """Bytes of an encoded block above which it is not cached."""
 TABLE_UPDATES = 16
-"""Size updates that a block may begin with. RFC 7541, 4.2, asks for two at most; some peers say every one."""
+"""Size updates that a block may begin with. RFC 7541, 4.2, asks for two at most; some peers send all."""
 
 
 class VersionedTable(HeaderTable):
-    """A dynamic table that counts its insertions; changes of its size show in the block itself."""
+    """A dynamic table that counts its insertions. The block itself shows a change of the table's size."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -31,7 +31,7 @@ class VersionedTable(HeaderTable):
 
     @override
     def add(self, name: bytes, value: bytes) -> None:
-        """Insert an entry; evicts from the far end."""
+        """Insert an entry; evicts the oldest entries to make room."""
         self.version += 1
         super().add(name, value)
 
@@ -50,11 +50,11 @@ class HeaderDecoder:
         self._cached: dict[tuple[Kind, bytes], Head] = {}
 
     def decode(self, block: bytes, kind: Kind) -> Head:
-        """Return the list in `block`. A malformed or oversized one is marked: the table is still right.
+        """Return the list in `block`. A malformed or oversized one is returned marked: the table is in step.
 
         Raises:
             ProtocolError: COMPRESSION_ERROR if the block cannot be decoded, ENHANCE_YOUR_CALM if it grows
-                beyond the hard limit; either way the table is lost.
+                beyond the hard limit. After either the table is out of step with the peer's.
         """
         key = (kind, block)
         head = self._cached.get(key)
@@ -82,7 +82,7 @@ class HeaderDecoder:
 
 
 def _check_updates(block: bytes) -> None:
-    """Refuse a block of nothing but size updates: each byte of it would cost a table operation."""
+    """Refuse a block that begins with many size updates: each byte of them costs a table operation."""
     updates = at = 0
     while at < len(block) and block[at] & 0xE0 == 0x20:
         updates += 1
@@ -114,7 +114,7 @@ class HeaderEncoder:
         self._cached.clear()
 
     def encode(self, steady: tuple[Field, ...], varying: tuple[Field, ...] = ()) -> bytes:
-        """Return a block of both lists; `steady` ones enter the dynamic table and the cache."""
+        """Return a block of both lists; `steady` fields enter the dynamic table and the cache."""
         block = self._cached.get(steady)
         if block is None:
             block = self._encode_steady(steady)
@@ -125,7 +125,7 @@ class HeaderEncoder:
     def _encode_steady(self, steady: tuple[Field, ...]) -> bytes:
         version = self._table.version
         self._apply_resize()
-        # A size update has to go out with the first block after it, whatever that block is, and only once.
+        # The first block after a resize carries the size update; a cached copy would send it again.
         resized = self._table.resized
         block = self._encoder.encode(steady)
         if self._table.version != version:
@@ -138,7 +138,7 @@ class HeaderEncoder:
 
     def _apply_resize(self) -> None:
         """Change the table as RFC 7541, 4.2, asks: to the smallest size that was named since the last block,
-        then to the final one. What lay between may be more than the peer still allows.
+        then to the final one. A size between them may exceed what the peer still allows.
         """
         encoder = self._encoder
         for size in (self._smallest, self._final):

@@ -1,4 +1,4 @@
-"""How streams begin and end, what is remembered of them, windows by consumption, GOAWAY. No parsing."""
+"""The streams of a connection: opening, ending, closed ones, receive windows, GOAWAY. No parsing."""
 
 from collections import OrderedDict
 from enum import IntEnum
@@ -8,7 +8,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import MisuseError, ProtocolError, StreamError
 from lean_grpc.http2.fields import Field, Head
-from lean_grpc.http2.guard import FloodGuard, Shelf
+from lean_grpc.http2.guard import FloodGuard, HeldMessages
 from lean_grpc.http2.outbox import Outbox
 from lean_grpc.http2.states import (
     CLOSED,
@@ -23,10 +23,10 @@ from lean_grpc.http2.stream import Stream, StreamOwner
 from lean_grpc.limits import Limits
 
 REMEMBERED_STREAMS: Final = 256
-"""Closed streams whose end is remembered, to tell a late frame from a wrong one."""
+"""Closed streams whose end is remembered: it decides whether a further frame is late or a fault."""
 
 DRAIN_PING: Final = b"lean:end"
-"""Payload of the PING whose return shows that the peer has seen our first GOAWAY."""
+"""Payload of the PING whose acknowledgement shows that the peer has seen our first GOAWAY."""
 
 
 class ConnectionOwner(Protocol):
@@ -39,10 +39,10 @@ class ConnectionOwner(Protocol):
         """Learn that the peer takes no new streams."""
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """Learn that a PING of ours came back."""
+        """Learn that the peer acknowledged a PING."""
 
     def on_room(self) -> None:
-        """Learn that a stream may be opened now: settings came, or a stream of ours closed."""
+        """Learn that room for new streams may have changed: SETTINGS came, or a client's stream closed."""
 
 
 class End(IntEnum):
@@ -54,7 +54,7 @@ class End(IntEnum):
 
 
 class StreamLifecycle:
-    """The streams of one connection. `Connection` adds the bytes."""
+    """The streams of one connection. `Connection` adds the parsing of received bytes."""
 
     __slots__ = (
         "_enough",
@@ -69,18 +69,18 @@ class StreamLifecycle:
         "fault",
         "goaway_received",
         "greeted",
+        "held_messages",
         "last_remote_id",
         "outbox",
         "owner",
         "server",
-        "shelf",
         "streams",
     )
 
     def __init__(self, *, server: bool, limits: Limits, owner: ConnectionOwner) -> None:
         self.server = server
         self.owner = owner
-        self.shelf = Shelf(limits)
+        self.held_messages = HeldMessages(limits)
         self.streams: dict[int, Stream] = {}
         self.fault: ProtocolError | None = None
         self.greeted = False
@@ -97,11 +97,11 @@ class StreamLifecycle:
         self._enough = limits.stream_window // 2
         self._recent: OrderedDict[int, End] = OrderedDict()
 
-    # What the local side asks for.
+    # Calls of the local side.
 
     @property
     def can_open(self) -> bool:
-        """Tell whether the peer takes one more stream of ours now."""
+        """Tell whether one more stream can be opened now."""
         return (
             self.greeted
             and self.fault is None
@@ -113,7 +113,7 @@ class StreamLifecycle:
 
     @property
     def exhausted(self) -> bool:
-        """Tell whether this connection will never take a new stream of ours again."""
+        """Tell whether no stream can ever be opened on this connection again."""
         return (
             self.fault is not None
             or self.goaway_received
@@ -128,7 +128,7 @@ class StreamLifecycle:
 
     @property
     def busy(self) -> bool:
-        """Tell whether a stream is open, or something was moved since the last sweep."""
+        """Tell whether a stream is open, or a useful frame was counted since the last sweep."""
         return bool(self.streams) or self._guard.useful > 0
 
     def open_stream(
@@ -149,7 +149,7 @@ class StreamLifecycle:
         window = self.outbox.peer.initial_window
         stream = Stream(self._next_id, IDLE, window, self._limits.stream_window)
         stream.owner = owner
-        # A client's reset is never early: the flood guard counts what the peer does.
+        # The guard counts early resets against clients. A server that resets our streams is no flood.
         stream.answered = True
         self._next_id += 2
         self.streams[stream.id] = stream
@@ -157,7 +157,7 @@ class StreamLifecycle:
         return stream
 
     def consume(self, stream: Stream, size: int) -> None:
-        """Say that `size` bytes of a stream have been used; the peer may send as many again."""
+        """Return `size` consumed bytes to the stream's window; WINDOW_UPDATE goes out above half a window."""
         stream.recv_due += size
         if stream.recv_due > self._enough and stream.state not in (CLOSED, HALF_CLOSED_REMOTE):
             self._lift_stream(stream)
@@ -167,29 +167,29 @@ class StreamLifecycle:
         if stream.state == CLOSED:
             return
         if stream.state == IDLE:
-            # Its HEADERS still wait for the wire: the peer never learns of it, later ids close it (5.1.1).
+            # Its HEADERS are dropped unsent. The peer never sees this id; the next one closes it (5.1.1).
             self._forget(stream, End.RESET_BY_US)
             return
         self._forget(stream, End.RESET_BY_US)
         self.outbox.control(codes.frame(codes.RST_STREAM, 0, stream.id, codes.UINT32.pack(code)))
 
     def ping(self, payload: bytes) -> None:
-        """Ask the peer for a sign of life; `payload` is 8 bytes and comes back in `on_ping_ack`."""
+        """Send PING; `payload` is 8 bytes and comes back in `on_ping_ack`."""
         self.outbox.control(codes.frame(codes.PING, 0, 0, payload))
 
     def announce_drain(self) -> None:
-        """Say that no new streams should come, while those on their way are still taken (RFC 9113, 6.8)."""
+        """Send the first GOAWAY, which still admits streams on their way, and a PING (RFC 9113, 6.8)."""
         self._goaway(codes.LARGEST_STREAM_ID if self.server else 0, ErrorCode.NO_ERROR, b"")
         self.ping(DRAIN_PING)
 
     def drain(self) -> None:
-        """Take no new streams from here on; those that were taken go on to their end."""
+        """Send the final GOAWAY: new streams are ignored, those that were taken go on to their end."""
         if self._goaway_sent is None:
             self._goaway_sent = self.last_remote_id
             self._goaway(self.last_remote_id, ErrorCode.NO_ERROR, b"")
 
     def fail(self, fault: ProtocolError) -> None:
-        """End the connection for a fault: GOAWAY with its code, and every stream's owner learns of it."""
+        """End the connection for a fault: GOAWAY with its code, and `on_reset` for every stream."""
         if self.fault is not None:
             return
         self.fault = fault
@@ -198,7 +198,7 @@ class StreamLifecycle:
         self._abandon(fault.code)
 
     def lose(self) -> None:
-        """Learn that the socket is gone."""
+        """Learn that the socket is gone: `on_reset` for every stream."""
         if self.fault is None:
             self.fault = ProtocolError(ErrorCode.CONNECT_ERROR, "the connection is lost")
         self._abandon(ErrorCode.CONNECT_ERROR)
@@ -207,7 +207,7 @@ class StreamLifecycle:
         """Begin a new interval of the flood counters."""
         self._guard.sweep()
 
-    # What frames lead to.
+    # Consequences of received frames, and of the calls above.
 
     def _abandon(self, code: ErrorCode) -> None:
         for stream in list(self.streams.values()):
@@ -220,7 +220,7 @@ class StreamLifecycle:
         self.outbox.control(codes.frame(codes.GOAWAY, 0, 0, payload))
 
     def _is_idle(self, stream_id: int) -> bool:
-        """Tell whether this id, or a later one of the same side, has never been on the wire."""
+        """Tell whether a stream is idle: neither its id nor a higher one of its side was on the wire."""
         if not stream_id & 1:
             return True
         if self.server:
@@ -255,7 +255,7 @@ class StreamLifecycle:
         else:
             self._forget(stream, End.RESET_BY_US)
             stream.owner.on_reset(fault.code, True)
-        # A fault is as cheap for the peer as a reset of its own, and as dear for us.
+        # A faulty stream costs the peer as little as a reset, and us as much: count both.
         self._guard.note_early_reset()
 
     def _local_end(self, stream: Stream) -> None:
@@ -288,7 +288,7 @@ class StreamLifecycle:
             recent.popitem(last=False)
 
     def _count_content(self, stream: Stream, size: int, ended: bool) -> None:
-        """Hold a body against its content-length (RFC 9113, 8.1.1)."""
+        """Check a body against its content-length (RFC 9113, 8.1.1)."""
         left = (stream.content_left or 0) - size
         stream.content_left = left
         if left < 0 or (ended and left):
@@ -302,7 +302,7 @@ class StreamLifecycle:
         self.outbox.control(codes.frame(codes.WINDOW_UPDATE, 0, stream.id, codes.UINT32.pack(due)))
 
     def _lift_connection(self) -> None:
-        """Open the connection's window on receipt: a stream that waits must not stop its neighbours."""
+        """Open the connection's window on receipt: a stream whose handler waits must not stop the others."""
         due = self._limits.connection_window - self._recv_window
         self._recv_window += due
         self.outbox.control(codes.frame(codes.WINDOW_UPDATE, 0, 0, codes.UINT32.pack(due)))

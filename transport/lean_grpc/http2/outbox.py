@@ -1,4 +1,4 @@
-"""The sending half of a connection: framing, flow control, and what waits when a window or the wire is full.
+"""The sending half of a connection: framing, flow control, and queues while a window or the socket is full.
 
 Frames that may go are appended to one list, which the shell takes and writes at once. Data and headers of a
 stream that may not go stay with their stream, in order, so that a peer that stops reading costs no more than
@@ -21,8 +21,8 @@ from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 
 USEFUL_PART: Final = 256
-"""Bytes from which a part of a message counts as work done; else a peer that opens its window by the byte
-would pay so for its own window updates."""
+"""Bytes from which a part of a message counts as a useful frame. If smaller parts did, a peer that opens its
+window byte by byte would raise the limit on its own window updates."""
 
 _pack_header = codes.FRAME_HEADER.pack
 
@@ -76,7 +76,7 @@ class Outbox:
         self.notify: Callable[[], None] = _nothing
 
     def control(self, frame: bytes) -> None:
-        """Queue a frame that no window holds back."""
+        """Queue a frame that flow control does not apply to."""
         self.frames.append(frame)
         if self.paused:
             self._control_bytes += len(frame)
@@ -88,7 +88,7 @@ class Outbox:
     def headers(
         self, stream: Stream, steady: tuple[Field, ...], varying: tuple[Field, ...] = (), *, end: bool = False
     ) -> None:
-        """Send a header list; it waits behind the data of its stream, and while the peer does not read.
+        """Send a header list; it waits behind the data of its stream, and while the outbox is paused.
 
         Raises:
             MisuseError: The stream's local side has ended.
@@ -138,7 +138,7 @@ class Outbox:
         if not self.corked:
             self._want_flush()
         limits = self._limits
-        # Who has nothing left to go out is never told to wait: `on_writable` comes with what goes out.
+        # Never block a stream with nothing queued: `on_writable` fires only when queued data is sent.
         if not stream.pending or (
             stream.pending_bytes < limits.stream_send_high
             and self.pending_bytes < limits.connection_send_limit // 2
@@ -148,7 +148,7 @@ class Outbox:
         return False
 
     def full(self, stream: Stream) -> bool:
-        """Tell whether a stream, or the connection, holds so much unsent data that it may hold no more."""
+        """Tell whether a stream, or the connection, holds more unsent data than its limit."""
         limits = self._limits
         return (
             stream.pending_bytes > limits.stream_send_limit
@@ -156,7 +156,7 @@ class Outbox:
         )
 
     def forget(self, stream: Stream) -> None:
-        """Drop what a stream still had to send."""
+        """Drop the queue of a stream."""
         self.pending_bytes -= stream.pending_bytes
         stream.pending = None
         stream.pending_bytes = 0
@@ -174,17 +174,17 @@ class Outbox:
             raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "connection window above 2**31-1")
 
     def lift_stream(self, stream: Stream, increment: int) -> None:
-        """Take a change of one stream's window, which the caller has checked, and send what it lets go."""
+        """Change one stream's window and send what it then allows. The caller has checked the new window."""
         stream.send_window += increment
         if stream.pending:
             self._emit_waiting(stream)
 
     def resize_table(self, size: int) -> None:
-        """Follow a header table size that the peer named."""
+        """Use the header table size of the peer's SETTINGS."""
         self._encoder.resize(size)
 
     def take(self) -> bytes:
-        """Return all output that may be written now, and forget it."""
+        """Return and remove all output that may be written now."""
         self._flush_wanted = False
         if self.ripe and not self.paused and self.queued < self._output_high:
             self._pump()
@@ -197,11 +197,11 @@ class Outbox:
         return out
 
     def pause(self) -> None:
-        """Hold data and headers back: the wire takes no more."""
+        """Hold data and headers back: the socket's buffer is full."""
         self.paused = True
 
     def resume(self) -> None:
-        """Let them go again, first the heads that open streams: their ids must appear in order (5.1.1)."""
+        """Send them again. Heads that open streams go first: their ids must appear in order (5.1.1)."""
         self.paused = False
         for stream in [stream for stream in self.waiting if stream.state == IDLE]:
             self._emit_one(stream)
@@ -226,7 +226,7 @@ class Outbox:
             stream.pending = deque()
         stream.pending.append(item)
         if end:
-            # An empty tuple of lists is how the queue says: END_STREAM belongs on the data before it.
+            # A block without fields marks the data before it: that frame gets END_STREAM.
             stream.pending.append(((), (), True))
         stream.pending_bytes += size
         self.pending_bytes += size
@@ -236,7 +236,7 @@ class Outbox:
     def _pump(self) -> None:
         """Give each waiting stream one frame in turn, until nothing may go or the output is full."""
         corked, self.corked = self.corked, True
-        # Until something changes, the next pass would find the same: windows are shut or nothing waits.
+        # After this pass no stream can send until a window opens or more is queued; both set `ripe`.
         self.ripe = False
         progress = True
         while progress and self.waiting and not self.paused:
@@ -253,16 +253,17 @@ class Outbox:
         self.corked = corked
 
     def _pass_turn(self, served: list[Stream]) -> None:
-        """Put streams behind all others: else the first few would fill each write until their data ends."""
+        """Move streams behind all others: else the first few would fill every write until their data ends."""
         for stream in served:
             if stream in self.waiting:
                 del self.waiting[stream]
                 self.waiting[stream] = None
 
     def _emit_waiting(self, stream: Stream) -> None:
-        """Send what a stream may send now. Full output ends this, not a window, so `take` has to go on.
+        """Send what a stream may send now.
 
-        A peer that sees window left sends no further update: without `ripe` the rest would wait for ever.
+        At `output_high` it sets `ripe`, so that `take` sends the rest: the window is still open, so the peer
+        sends no WINDOW_UPDATE that would.
         """
         while not self.paused and stream.pending:
             if self.queued >= self._output_high:
@@ -272,7 +273,7 @@ class Outbox:
                 return
 
     def _emit_one(self, stream: Stream) -> bool:
-        """Frame the next item of a stream; return whether there was one that may go."""
+        """Frame the next item of a stream; return whether one was framed."""
         pending = stream.pending
         if not pending:
             return False
@@ -344,4 +345,4 @@ class Outbox:
 
 
 def _nothing() -> None:
-    """Stand in until the shell has said whom to notify."""
+    """Default of `Outbox.notify`, until a shell sets it."""

@@ -1,4 +1,4 @@
-"""SETTINGS of both sides: what we announce, and what the peer said, validated (RFC 9113, 6.5.2)."""
+"""SETTINGS of both sides: our announcement, and the peer's values, validated (RFC 9113, 6.5.2)."""
 
 from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import ErrorCode

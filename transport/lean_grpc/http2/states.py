@@ -1,8 +1,8 @@
 """The stream states of RFC 9113, section 5.1, as data: event -> state -> next state or fault.
 
-Every transition lives here, and nothing here knows which side we are. Reserved states do not exist, because
-push is switched off in both roles. A closed stream has no object any more; CLOSED is the answer, and
-`Connection` decides by what it remembers about the stream.
+Every transition lives here, the same for client and server. Reserved states do not exist, because push is
+switched off in both roles. A closed stream has no object any more: `StreamLifecycle` judges a frame on it by
+how the stream ended.
 """
 
 from enum import IntEnum
@@ -20,7 +20,7 @@ class State(IntEnum):
 
 
 class Refusal(IntEnum):
-    """What an event that a state does not allow leads to; negative, so that no state is equal to it."""
+    """The result of an event that a state does not allow. Negative, so that it differs from every state."""
 
     CONNECTION_PROTOCOL_ERROR = -1
     STREAM_STREAM_CLOSED = -2

@@ -1,4 +1,4 @@
-"""The record of one open stream, and what its owner must offer. It holds state; others decide."""
+"""The record of one open stream, and the interface of its owner. It decides nothing."""
 
 from collections import deque
 from typing import Protocol
@@ -20,10 +20,10 @@ class StreamOwner(Protocol):
         """Take `buffer[start:stop]`; return whether it is consumed, else call `Connection.consume` later."""
 
     def on_reset(self, code: ErrorCode, processed: bool) -> None:
-        """Learn that the stream is gone; `processed` is False if the peer surely did nothing with it."""
+        """Learn that the stream is gone; `processed` is False if the peer has certainly not processed it."""
 
     def on_writable(self) -> None:
-        """Learn that unsent data has fallen below the low mark after it had reached the high one."""
+        """Learn that unsent data has fallen to `stream_send_low`, after `Outbox.data` had returned False."""
 
 
 class Stream:
@@ -48,7 +48,7 @@ class Stream:
     def __init__(self, stream_id: int, state: int, send_window: int, recv_window: int) -> None:
         self.id = stream_id
         self.state = state
-        self.owner: StreamOwner = NOBODY
+        self.owner: StreamOwner = NO_OWNER
         self.send_window = send_window
         self.recv_window = recv_window
         self.recv_due = 0
@@ -61,8 +61,8 @@ class Stream:
         self.content_left: int | None = None
 
 
-class _Nobody:
-    """Owner of a stream that nobody has claimed: it consumes and forgets."""
+class _NoOwner:
+    """Owner of a stream that no call has claimed, or that its call has released: it consumes and ignores."""
 
     __slots__ = ()
 
@@ -79,4 +79,4 @@ class _Nobody:
         pass
 
 
-NOBODY: StreamOwner = _Nobody()
+NO_OWNER: StreamOwner = _NoOwner()
