@@ -73,7 +73,7 @@ class Link(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Parse what was read, then write what resulted, together."""
+        """Parse the bytes, then write all frames that resulted at once."""
         self._heard = True
         core = self.core
         core.receive(data)

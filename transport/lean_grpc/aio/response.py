@@ -147,7 +147,7 @@ class MessageStream:
         _wake(self._room)
 
     def writable(self) -> None:
-        """Let the sender go on."""
+        """Wake the sender that waits in `send`."""
         _wake(self._room)
 
     def _ended_error(self) -> CallError:

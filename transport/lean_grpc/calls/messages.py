@@ -89,7 +89,7 @@ class MessageReader:
             return None
         start = self._at + PREFIX_SIZE
         self._at = start + length
-        # The size of this message must not hold the next one back, if `feed` comes before the next `next`.
+        # Forget the size of this message: after another `feed` it would hold back a shorter next one.
         self._wanted = PREFIX_SIZE
         payload = self._buffer[start : self._at]
         return self._decompress(flag, payload) if flag else payload

@@ -55,7 +55,7 @@ class Connection(StreamLifecycle):
 
     @property
     def midway(self) -> bool:
-        """Tell whether a frame or a header block has begun and its rest is awaited."""
+        """Tell whether a frame or a header block has begun and is still incomplete."""
         return bool(self._partial or self._block_stream)
 
     def receive(self, data: bytes) -> None:

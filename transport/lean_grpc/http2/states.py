@@ -28,7 +28,7 @@ class Refusal(IntEnum):
 
 
 class Event(IntEnum):
-    """What can happen to a stream. END_STREAM is an event of its own, after the frame that bears it."""
+    """What can happen to a stream. END_STREAM is an event of its own, after the frame that carries it."""
 
     RECEIVE_HEADERS = 0
     RECEIVE_DATA = 1
