@@ -75,8 +75,8 @@ class RecordingConnection(Connection):
 
     @property
     def writes(self) -> list[str]:
-        """The calls so far that were not reads, each as its `brief`."""
-        return [call.brief for call in self.calls if call.method != "GET"]
+        """The calls so far that were neither reads nor trials, each as its `brief`."""
+        return [call.brief for call in self.calls if call.method != "GET" and "dryRun" not in call.query]
 
     @override
     async def request(
@@ -96,6 +96,8 @@ class RecordingConnection(Connection):
 
     def _serve(self, call: Call) -> tuple[int, Object]:
         path = call.path.removesuffix("/status")
+        if "dryRun" in call.query:
+            return 201, call.body
         if call.method == "POST":
             path += f"/{call.body['metadata']['name']}"
         live = self.objects.get(path)
@@ -108,6 +110,8 @@ class RecordingConnection(Connection):
         if call.method == "DELETE":
             del self.objects[path]
         elif call.verb == "apply":
+            if live is not None and live.get("roleRef") != call.body.get("roleRef"):
+                return 422, {"reason": "Invalid", "message": "roleRef: Invalid value: cannot change roleRef"}
             return 200, self._store(path, live or {}, call.body, call, "Apply")
         elif call.verb == "edit":
             return self._edit(path, live or {}, call)

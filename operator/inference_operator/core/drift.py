@@ -1,7 +1,7 @@
 """Does a live object differ from what we want of it? Pure.
 
 Drift is one of two things: the intent is not a subset of the live object, or the API server's managedFields
-say that we still own a field which has left the intent. What others add beside the intent is none of ours.
+say that the operator still owns a field which has left the intent. Fields that others add are no drift.
 """
 
 import json
@@ -9,29 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from inference_operator.core.kinds import Object
+from inference_operator.core.lists import ListKeys, key_of, list_keys
 from inference_operator.core.quantities import same_quantity
 
-#: Lists that Kubernetes merges by key: field name to the alternatives for its items' key fields.
-_MERGE_KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "conditions": (("type",),),
-    "containers": (("name",),),
-    "env": (("name",),),
-    "imagePullSecrets": (("name",),),
-    "ownerReferences": (("uid",),),
-    "ports": (("containerPort", "protocol"), ("port", "protocol")),
-    "volumeMounts": (("mountPath",),),
-    "volumes": (("name",),),
-}
-_KEY_DEFAULTS: Final = {"protocol": "TCP"}
 _QUANTITY_FIELDS: Final = frozenset({"limits", "requests"})
 
 
 def drift(intent: Object, live: Object, manager: str, subresource: str = "") -> str | None:
     """Return the path of the first field that has to be applied again, or None when there is none."""
+    lists = list_keys(intent)
     for part in intent:
         if part in {"apiVersion", "kind"}:
             continue
-        if path := _missing(intent[part], live.get(part), part, part):
+        if path := _missing(intent[part], live.get(part), part, part, lists):
             return path
     owned = owned_fields(live, manager, subresource)
     return _left(owned, intent, "") if owned else None
@@ -80,57 +70,48 @@ def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any
     return {key: _union(one.get(key, {}), other.get(key, {})) for key in dict.fromkeys((*one, *other))}
 
 
-def _missing(want: Any, have: Any, field: str, path: str) -> str | None:
+def _missing(want: Any, have: Any, path: str, place: str, lists: ListKeys) -> str | None:
+    """Return the path of the first wanted field that is missing; `place` is the path without indexes."""
     if isinstance(want, Mapping):
         if have is None and not want:
             return None
         if not isinstance(have, Mapping):
             return path
-        quantities = field in _QUANTITY_FIELDS
+        quantities = place.rpartition(".")[2] in _QUANTITY_FIELDS
         for key, value in want.items():
             where = f"{path}.{key}"
             if quantities and isinstance(value, str | int | float):
                 if key not in have or not same_quantity(value, have[key]):
                     return where
-            elif found := _missing(value, have.get(key), key, where):
+            elif found := _missing(value, have.get(key), where, f"{place}.{key}", lists):
                 return found
         return None
     if isinstance(want, list | tuple):
-        return _missing_items(want, have, field, path)
+        return _missing_items(want, have, path, place, lists)
     return None if want == have else path
 
 
-def _missing_items(want: Sequence[Any], have: Any, field: str, path: str) -> str | None:
+def _missing_items(want: Sequence[Any], have: Any, path: str, place: str, lists: ListKeys) -> str | None:
     if not isinstance(have, list | tuple):
         return path if want or have is not None else None
-    keys = merge_key(field, want)
-    if not keys:
+    keys = lists.get(place)
+    below = f"{place}[]"
+    if keys is None:
         if len(want) != len(have):
             return path
         pairs = enumerate(zip(want, have, strict=True))
-        return next((p for i, (w, h) in pairs if (p := _missing(w, h, "", f"{path}[{i}]"))), None)
+        return next(
+            (found for i, (w, h) in pairs if (found := _missing(w, h, f"{path}[{i}]", below, lists))), None
+        )
     by_key = {key_of(item, keys): item for item in have}
     for item in want:
         key = key_of(item, keys)
         where = f"{path}[{key[0]}]"
         if key not in by_key:
             return where
-        if found := _missing(item, by_key[key], "", where):
+        if found := _missing(item, by_key[key], where, below, lists):
             return found
     return None
-
-
-def merge_key(field: str, items: Sequence[Any]) -> tuple[str, ...]:
-    """Return the fields by which Kubernetes tells these items apart; empty for a list that is one value."""
-    for keys in _MERGE_KEYS.get(field, ()):
-        if all(isinstance(item, Mapping) and keys[0] in item for item in items):
-            return keys
-    return ()
-
-
-def key_of(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the item's values of these fields, defaults filled in."""
-    return tuple(item.get(key, _KEY_DEFAULTS.get(key)) for key in keys)
 
 
 def _left(owned: Mapping[str, Any], intent: Any, path: str) -> str | None:
@@ -157,9 +138,5 @@ def _left(owned: Mapping[str, Any], intent: Any, path: str) -> str | None:
 def _matching(items: Any, key: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(items, list | tuple):
         return None
-    for item in items:
-        if isinstance(item, Mapping) and all(
-            item.get(name, _KEY_DEFAULTS.get(name)) == value for name, value in key.items()
-        ):
-            return item
-    return None
+    names, values = tuple(key), tuple(key.values())
+    return next((each for each in items if isinstance(each, Mapping) and key_of(each, names) == values), None)

@@ -7,8 +7,8 @@ list must not share a name, the one that another manager owns stays, and the app
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from inference_operator.core.drift import key_of, merge_key
-from inference_operator.core.kinds import Object
+from inference_operator.core.kinds import ROLE_BINDING, Object
+from inference_operator.core.lists import ListKeys, key_of, list_keys
 
 _HANDLERS: Final = frozenset({"exec", "grpc", "httpGet", "tcpSocket", "sleep"})
 #: Fields of which an object has one at most, by the name of the field that holds them.
@@ -26,35 +26,46 @@ _ONLY_WITH_TYPE: Final[Mapping[str, tuple[str, str]]] = {
     "strategy": ("rollingUpdate", "RollingUpdate"),
     "seccompProfile": ("localhostProfile", "Localhost"),
 }
+#: Parts that never change once the object is made, by kind.
+_REPLACED: Final[Mapping[str, frozenset[str]]] = {ROLE_BINDING.kind: frozenset({"roleRef"})}
 
 
 def obstacles(intent: Object, live: Object) -> list[Object]:
     """Return the steps of a JSON patch after which the intent can be applied; empty where it can be now."""
     steps: list[Object] = []
-    _walk(intent.get("spec"), live.get("spec"), "spec", "/spec", steps)
+    _walk(intent.get("spec"), live.get("spec"), "spec", "/spec", list_keys(intent), steps)
     return steps
 
 
-def _walk(want: Any, have: Any, field: str, pointer: str, steps: list[Object]) -> None:
+def must_be_replaced(intent: Object, live: Object) -> bool:
+    """Return whether no write can make the live object what is wanted: it has to be deleted and made anew.
+
+    Only kinds that can be missing for a moment are named: a Deployment would take its pods along.
+    """
+    return any(
+        part in intent and intent[part] != live.get(part) for part in _REPLACED.get(str(intent["kind"]), ())
+    )
+
+
+def _walk(want: Any, have: Any, place: str, pointer: str, lists: ListKeys, steps: list[Object]) -> None:
+    """Add the steps for one field; `place` is its path without indexes, `pointer` its JSON pointer."""
     if isinstance(want, Mapping) and isinstance(have, Mapping):
-        if stray := _stray(want, have, field):
+        if stray := _stray(want, have, place.rpartition(".")[2]):
             kept = {key: value for key, value in have.items() if key not in stray}
             steps.append({"op": "replace", "path": pointer, "value": {**kept, **want}})
             return
         for key, value in want.items():
-            _walk(value, have.get(key), key, f"{pointer}/{_escaped(key)}", steps)
-    elif isinstance(want, list | tuple) and isinstance(have, list | tuple):
-        _walk_items(want, have, field, pointer, steps)
+            _walk(value, have.get(key), f"{place}.{key}", f"{pointer}/{_escaped(key)}", lists, steps)
+    elif isinstance(want, list | tuple) and isinstance(have, list | tuple) and place in lists:
+        _walk_items(want, have, place, pointer, lists, steps)
 
 
 def _walk_items(
-    want: Sequence[Any], have: Sequence[Any], field: str, pointer: str, steps: list[Object]
+    want: Sequence[Any], have: Sequence[Any], place: str, pointer: str, lists: ListKeys, steps: list[Object]
 ) -> None:
-    keys = merge_key(field, want)
-    if not keys:
-        return
+    keys = lists[place]
     wanted = {key_of(item, keys): item for item in want}
-    if field == "ports":
+    if place.endswith(".ports"):
         names = {item.get("name"): key for key, item in wanted.items()}
         kept = [
             item for item in have if names.get(item.get("name"), key_of(item, keys)) == key_of(item, keys)
@@ -66,7 +77,7 @@ def _walk_items(
         return
     for index, item in enumerate(have):
         if (mine := wanted.get(key_of(item, keys))) is not None:
-            _walk(mine, item, f"{field}[]", f"{pointer}/{index}", steps)
+            _walk(mine, item, f"{place}[]", f"{pointer}/{index}", lists, steps)
 
 
 def _stray(want: Mapping[str, Any], have: Mapping[str, Any], field: str) -> frozenset[str]:

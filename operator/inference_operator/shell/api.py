@@ -119,10 +119,14 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiUnavailable(f"watch {kind.resource}: {str(error) or type(error).__name__}") from None
 
-    async def create(self, kind: Kind, body: Object, manager: str) -> Object:
-        """Make the object; ApiError 409 AlreadyExists when there is one of that name."""
+    async def create(self, kind: Kind, body: Object, manager: str, *, dry_run: bool = False) -> Object:
+        """Make the object, or with `dry_run` only find out whether the API server would.
+
+        ApiError 409 AlreadyExists when there is one of that name.
+        """
         namespace = body.get("metadata", {}).get("namespace")
-        return await self._call("POST", kind.path(namespace), query={"fieldManager": manager}, body=body)
+        query = {"fieldManager": manager} | ({"dryRun": "All"} if dry_run else {})
+        return await self._call("POST", kind.path(namespace), query=query, body=body)
 
     async def apply(
         self, kind: Kind, body: Object, manager: str, *, force: bool, subresource: str = ""

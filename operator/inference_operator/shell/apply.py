@@ -11,7 +11,7 @@ from inference_operator.core.drift import as_applied, drift, owned_fields
 from inference_operator.core.kinds import DEPLOYMENT, PICKER, POOL, SERVICE, Kind, Object, PoolKey
 from inference_operator.core.naming import FIELD_MANAGER, pool_of
 from inference_operator.core.observation import ChildKey, Failure, Observation
-from inference_operator.core.obstacles import obstacles
+from inference_operator.core.obstacles import must_be_replaced, obstacles
 from inference_operator.core.reasons import Finding
 from inference_operator.shell import metrics
 from inference_operator.shell.api import Api, ApiError
@@ -82,10 +82,15 @@ class Applier:
         if moved is None:
             kept[intent.kind, intent.name] = intent.body
             return True
-        if live is None and not intent.claimed and (owner := await self._taken(seen, intent)):
-            # What comes next would use it: another's account, another's configuration.
-            outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
-            return False
+        found = live
+        if live is None and not intent.claimed:
+            found = await self._api.get(intent.kind, seen.namespace, intent.name)
+            if found is not None and (owner := self._taken(seen, intent, found)):
+                # The next objects would use it: another pool's account, another pool's configuration.
+                outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
+                return False
+        if found is not None and must_be_replaced(intent.body, found):
+            await self._clear_way(intent, found)
         await self._write(intent, live, outcome)
         action = "made" if live is None else "applied"
         metrics.WRITES.labels(intent.kind.kind, "create" if live is None else "apply").inc()
@@ -131,10 +136,9 @@ class Applier:
             self._kept.get(seen.key, {}).pop((kind, name), None)
         return failures
 
-    async def _taken(self, seen: Observation, intent: Intent) -> Finding | None:
-        """Return why an object of that name is not to be forced: another pool's, or nothing of ours."""
-        found = await self._api.get(intent.kind, seen.namespace, intent.name)
-        if found is None or (owner := pool_of(found)) == seen.pool_name:
+    def _taken(self, seen: Observation, intent: Intent, found: Object) -> Finding | None:
+        """Return why the object of that name is not to be forced; None when it may be."""
+        if (owner := pool_of(found)) == seen.pool_name:
             return None
         if not owned_fields(found, FIELD_MANAGER):
             return reasons.NAME_TAKEN.say(kind=intent.kind.kind, name=intent.name)
@@ -164,6 +168,19 @@ class Applier:
         if path := drift(intent.body, written, FIELD_MANAGER):
             finding = reasons.CHANGED_BACK.say(kind=kind.kind, name=intent.name, path=path)
             outcome.failures.append(Failure(kind=kind, name=intent.name, finding=finding))
+
+    async def _clear_way(self, intent: Intent, live: Object) -> None:
+        """Delete an object that no write can make what is wanted, so that the apply makes it anew.
+
+        A trial creation (dry run) under another name comes first. Where the API server refuses it, as when
+        the operator may not bind the ClusterRole, the object that works stays.
+        """
+        metadata = {key: value for key, value in intent.body["metadata"].items() if key != "name"}
+        trial = {**intent.body, "metadata": {**metadata, "generateName": f"{intent.name}-"}}
+        await self._api.create(intent.kind, trial, FIELD_MANAGER, dry_run=True)
+        await self._api.delete(intent.kind, live)
+        metrics.WRITES.labels(intent.kind.kind, "delete").inc()
+        log.info("deleted %s to make it anew", intent.kind.kind, extra={"object": intent.name})
 
     async def _own_by_apply(self, intent: Intent, live: Object, outcome: Outcome) -> Object:
         """Make what our POST or JSON patch owns ours by apply, so that a later apply can remove it again."""

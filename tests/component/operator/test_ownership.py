@@ -201,3 +201,19 @@ def test_a_proxy_that_cannot_be_named_costs_no_picker(space: Space) -> None:
     space.merge("picker", "llm", {"spec": {"proxy": {"mode": "Deployment"}}})
     eventually(lambda: space.condition("llm", "ProxyReady")[:2] == ("False", "InvalidProxyName"))
     assert space.get("deployment", name)
+
+
+def test_a_role_binding_of_before_to_another_role_is_made_anew(space: Space) -> None:
+    """The API server lets nobody change a roleRef, so an apply would be refused for ever."""
+    marks = {
+        "name": "llm-epp",
+        "labels": {"app.kubernetes.io/managed-by": "headroom"},
+        "annotations": {"headroom.dev/pool-name": "llm"},
+    }
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    before = space.create("binding", {"metadata": marks, "roleRef": role})
+    space.create("pool", pool("llm"))
+    eventually(lambda: space.condition("llm", "ResolvedRefs")[0] == "True")
+    after = space.get("binding", "llm-epp") or {}
+    assert after["roleRef"]["name"] == "headroom-epp"
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]

@@ -13,6 +13,14 @@ def owned(fields: dict[str, Any], **more: str) -> dict[str, Any]:
     return {"metadata": {"name": "x", "managedFields": [entry]}}
 
 
+def pod(*containers: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": list(containers)}}
+
+
+def with_ports(version: str, kind: str, *ports: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "spec": {"ports": list(ports)}}
+
+
 @pytest.mark.parametrize(
     ("intent", "live", "path"),
     [
@@ -29,25 +37,53 @@ def owned(fields: dict[str, Any], **more: str) -> dict[str, Any]:
         pytest.param({"spec": {}}, {}, None, id="empty map"),
         pytest.param({"spec": {"emptyDir": {}}}, {"spec": {"emptyDir": {"x": 1}}}, None, id="empty dir"),
         pytest.param(
-            {"containers": [{"name": "epp", "image": "a"}]},
-            {"containers": [{"name": "mesh"}, {"name": "epp", "image": "a", "tty": False}]},
+            pod({"name": "epp", "image": "a"}),
+            pod({"name": "mesh"}, {"name": "epp", "image": "a", "tty": False}),
             None,
             id="injected container",
         ),
         pytest.param(
-            {"containers": [{"name": "epp", "image": "a"}]},
-            {"containers": [{"name": "mesh"}, {"name": "epp", "image": "b"}]},
-            "containers[epp].image",
+            pod({"name": "epp", "image": "a"}),
+            pod({"name": "mesh"}, {"name": "epp", "image": "b"}),
+            "spec.containers[epp].image",
             id="container changed",
         ),
+        pytest.param(pod({"name": "epp"}), pod(), "spec.containers[epp]", id="container gone"),
         pytest.param(
-            {"containers": [{"name": "epp"}]}, {"containers": []}, "containers[epp]", id="container gone"
+            pod({"name": "epp", "env": [{"name": "A", "value": "1"}]}),
+            pod({"name": "epp", "env": [{"name": "B"}, {"name": "A", "value": "1"}]}),
+            None,
+            id="a list with keys inside a list with keys",
         ),
         pytest.param(
-            {"ports": [{"port": 1, "protocol": "TCP"}]},
-            {"ports": [{"port": 1, "protocol": "UDP"}, {"port": 1, "protocol": "TCP", "nodePort": 3}]},
+            with_ports("v1", "Service", {"port": 1, "protocol": "TCP"}),
+            with_ports("v1", "Service", {"port": 1, "protocol": "UDP"}, {"port": 1, "nodePort": 3}),
+            "spec.ports[1].protocol",
+            id="a key's default is found, not filled in",
+        ),
+        pytest.param(
+            with_ports("v1", "Service", {"port": 1}),
+            with_ports("v1", "Service", {"port": 2}, {"port": 1, "protocol": "TCP"}),
             None,
-            id="same port, other protocol",
+            id="ports of a Service have keys",
+        ),
+        pytest.param(
+            with_ports("networking.k8s.io/v1", "NetworkPolicy", {"port": 1}),
+            with_ports("networking.k8s.io/v1", "NetworkPolicy", {"port": 2}, {"port": 1}),
+            "spec.ports",
+            id="ports of a NetworkPolicy are one value",
+        ),
+        pytest.param(
+            with_ports("example.dev/v1", "Service", {"port": 1}),
+            with_ports("example.dev/v1", "Service", {"port": 2}, {"port": 1}),
+            "spec.ports",
+            id="a kind of the same name in another group has no part in the table",
+        ),
+        pytest.param(
+            {"kind": "Any", "metadata": {"ownerReferences": [{"uid": "a"}]}},
+            {"kind": "Any", "metadata": {"ownerReferences": [{"uid": "b"}, {"uid": "a"}]}},
+            None,
+            id="owners have keys in every kind",
         ),
         pytest.param(
             {"limits": {"memory": "1Gi", "cpu": "500m"}},

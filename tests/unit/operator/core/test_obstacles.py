@@ -5,13 +5,21 @@ from typing import Any
 import pytest
 
 from inference_operator.core.drift import as_applied
-from inference_operator.core.obstacles import obstacles
+from inference_operator.core.obstacles import must_be_replaced, obstacles
 
 ME = "headroom-operator"
 
 
+def deployment(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec}
+
+
+def with_volume(**volume: Any) -> dict[str, Any]:
+    return deployment(template={"spec": {"volumes": [{"name": "v", **volume}]}})
+
+
 def pod(**container: Any) -> dict[str, Any]:
-    return {"spec": {"template": {"spec": {"containers": [{"name": "epp", **container}]}}}}
+    return deployment(template={"spec": {"containers": [{"name": "epp", **container}]}})
 
 
 def port(number: int, name: str, **more: Any) -> dict[str, Any]:
@@ -26,14 +34,14 @@ CONTAINER = "/spec/template/spec/containers/0"
     [
         pytest.param(pod(image="a"), pod(image="b"), {}, id="a changed value is simply applied"),
         pytest.param(
-            {"spec": {"strategy": {"type": "Recreate"}}},
-            {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}},
+            deployment(strategy={"type": "Recreate"}),
+            deployment(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}),
             {"/spec/strategy": {"type": "Recreate"}},
             id="rollingUpdate goes with Recreate",
         ),
         pytest.param(
-            {"spec": {"strategy": {"type": "RollingUpdate"}}},
-            {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}},
+            deployment(strategy={"type": "RollingUpdate"}),
+            deployment(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}),
             {},
             id="rollingUpdate stays with RollingUpdate",
         ),
@@ -56,9 +64,9 @@ CONTAINER = "/spec/template/spec/containers/0"
             id="a value or a source",
         ),
         pytest.param(
-            {"spec": {"volumes": [{"name": "v", "configMap": {"name": "c"}}]}},
-            {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}},
-            {"/spec/volumes/0": {"name": "v", "configMap": {"name": "c"}}},
+            with_volume(configMap={"name": "c"}),
+            with_volume(emptyDir={}),
+            {"/spec/template/spec/volumes/0": {"name": "v", "configMap": {"name": "c"}}},
             id="one source a volume",
         ),
         pytest.param(
@@ -102,3 +110,13 @@ def test_what_a_post_owns_becomes_owned_by_apply() -> None:
 @pytest.mark.parametrize("entries", [[], [entry("Apply", {})], [entry("Update", {}, "kubectl")]])
 def test_without_an_update_entry_of_ours_nothing_is_changed(entries: list[dict[str, Any]]) -> None:
     assert as_applied({"metadata": {"managedFields": entries}}, ME) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "replaced"),
+    [("RoleBinding", "roleRef", True), ("RoleBinding", "subjects", False), ("Deployment", "spec", False)],
+)
+def test_what_can_never_be_changed_is_made_anew(kind: str, part: str, replaced: bool) -> None:
+    want = {"kind": kind, part: {"name": "new"}}
+    assert must_be_replaced(want, {**want, part: {"name": "old"}}) is replaced
+    assert not must_be_replaced(want, want)

@@ -8,7 +8,7 @@ import pytest
 
 from inference_operator.core.cache import Cache
 from inference_operator.core.desired.plan import desired
-from inference_operator.core.kinds import CHILD_KINDS, DEPLOYMENT, PICKER, SERVICE, Kind
+from inference_operator.core.kinds import CHILD_KINDS, DEPLOYMENT, PICKER, ROLE_BINDING, SERVICE, Kind
 from inference_operator.core.naming import FIELD_MANAGER
 from inference_operator.core.observation import Observation
 from inference_operator.core.ownership import judge
@@ -225,3 +225,43 @@ def test_a_users_endpoint_picker_over_an_interrupted_creation_is_handed_over() -
     writes = [call for call in bench.connection.calls if "endpointpickers" in call.path]
     assert [call.verb for call in writes] == ["edit", "apply"]
     assert set(writes[1].body["metadata"]) == {"name", "namespace"}
+
+
+def test_a_role_binding_to_another_role_is_made_anew_in_one_pass() -> None:
+    bench = Bench()
+    bench.run()
+    bench.new_writes()
+    settings = replace(bench.seen.settings, picker_cluster_role="another")
+    assert not bench.run(settings=settings).failures
+    assert bench.new_writes() == ["delete rolebindings/llm-epp", "apply rolebindings/llm-epp"]
+    assert bench.object(ROLE_BINDING, "llm-epp")["roleRef"]["name"] == "another"
+    bench.run()
+    assert bench.new_writes() == []
+
+
+def test_a_role_binding_that_a_pool_of_before_left_behind_is_made_anew() -> None:
+    bench = Bench()
+    bench.run()
+    left = bench.object(ROLE_BINDING, "llm-epp")
+    left["roleRef"] = {**left["roleRef"], "name": "another"}
+    left["metadata"] |= {"annotations": {"headroom.dev/pool-name": "gone"}, "ownerReferences": []}
+    bench.new_writes()
+    live = {key: body for key, body in bench.seen.children.items() if key[0] is not ROLE_BINDING}
+    seen = replace(bench.seen, children=live)
+    intents = [each for each in desired(seen, judge(seen)) if each.kind is ROLE_BINDING]
+    outcome = asyncio.run(bench.applier.carry_out(seen, intents))
+    assert not outcome.failures
+    assert bench.new_writes() == ["delete rolebindings/llm-epp", "apply rolebindings/llm-epp"]
+
+
+def test_a_role_binding_stays_while_the_operator_may_not_bind_the_new_role() -> None:
+    bench = Bench()
+    bench.run()
+    bench.new_writes()
+    before = bench.object(ROLE_BINDING, "llm-epp")
+    settings = replace(bench.seen.settings, picker_cluster_role="another")
+    with bench.connection.refusing("create rolebindings", 403, "Forbidden"):
+        outcome = bench.run(settings=settings)
+    assert [failure.name for failure in outcome.failures] == ["llm-epp"]
+    assert bench.object(ROLE_BINDING, "llm-epp") is before
+    assert bench.new_writes() == []
