@@ -95,7 +95,7 @@ def page() -> bytes:
 
 
 def read_page() -> Callable[[], None]:
-    """Return the read of a page whose layout the reader has cached."""
+    """Return the read of one page by a reader that remembers the offsets of its last read."""
     reader, text = PageReader(ENGINES["vllm"]), page()
 
     def act() -> None:

@@ -18,7 +18,7 @@ from operator_cluster import eventually
 HOST = "127.0.0.1"
 _COMPLAINT = re.compile(r"\b(WARNING|ERROR|CRITICAL|Traceback)\b")
 _STRICT = ("--read-only", "--read-only-tmpfs=false", "--user=65532:65532")
-# Writing to the root is allowed to see whether the program does it; root owns the folders of an image.
+# A writable root and uid 0, which owns the image's folders, show what the program would write there.
 _LENIENT = ("--user=0:0",)
 # The limits are below those of any machine: raising one would need a capability that a machine may not have.
 _ALWAYS = (
@@ -41,7 +41,7 @@ class Engine:
 
     @classmethod
     def at(cls, podman: str, folder: Path, *, reads: "Engine | None" = None) -> "Engine":
-        """Return podman with its storage in that folder, which also has the images that `reads` has."""
+        """Return podman with its storage in `folder`; it can also run the images of `reads`."""
         options = {"root": "storage", "runroot": "run", "tmpdir": "tmp"}
         # crun refuses a machine with both generations of cgroups; cgroupfs works without systemd.
         places = (f"--{name}={folder / place}" for name, place in options.items())
@@ -141,7 +141,7 @@ class Container:
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def written_files(self) -> list[str]:
-        """Return what it wrote into its root file system: what is there beside podman's places for mounts."""
+        """Return the files that it wrote into its root file system, without podman's mount points."""
         changed = [line[2:] for line in self.engine.ask("diff", self.name).splitlines()]
         mounts = ["/etc", *self.mounted]
         return [path for path in changed if not any(Path(mount).is_relative_to(path) for mount in mounts)]

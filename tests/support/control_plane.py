@@ -19,8 +19,8 @@ from local_cluster.images import DEFAULT_IMAGES, ImageCommand
 def running_control_plane(directory: Path) -> Iterator[ControlPlane]:
     """Run etcd, API server and controller manager, without a node, in `directory`.
 
-    What it yields has `kubeconfig`, `url`, `certificate_authority`, `client` (certificate and key of the
-    administrator), `audit_log` and `log_directory`. Enter it from the main thread.
+    The ControlPlane has `kubeconfig`, `url`, `certificate_authority`, `client` (certificate and key of
+    the administrator), `audit_log` and `log_directory`. Enter it from the main thread.
     """
     binaries = find_binaries()
     if binaries is None:

@@ -1,4 +1,4 @@
-"""The images that a test looks at."""
+"""The images under test."""
 
 from dataclasses import dataclass
 from pathlib import Path
