@@ -126,7 +126,7 @@ def test_a_pool_without_spec_is_refused(api: ApiServer) -> None:
     assert (answer.code, "spec: Required value" in answer.message) == (422, True)
 
 
-def test_the_server_fills_in_what_a_reader_assumes(api: ApiServer) -> None:
+def test_the_servers_defaults_equal_the_readers(api: ApiServer) -> None:
     sparse = pool_with(endpointPickerRef={"name": "epp", "port": {"number": 9002}})
     unaided = InferencePool.model_validate(sparse)
 

@@ -111,7 +111,7 @@ def test_config_maps_come_whole_or_by_key_and_env_wins() -> None:
         {"envFrom": [{"configMapRef": {"name": "gone"}}]},
     ],
 )
-def test_what_is_missing_is_an_error_unless_optional(container: dict[str, Any]) -> None:
+def test_a_missing_reference_is_an_error_unless_optional(container: dict[str, Any]) -> None:
     with pytest.raises(MissingReferenceError, match="gone"):
         environment(container, there={"data": {}})
     for entry in container.get("env", ()):

@@ -11,11 +11,11 @@ def words_of(tmp_path: Path, *lines: str) -> str:
     return log_summary(log)
 
 
-def test_plain_lines_are_told_as_they_are(tmp_path: Path) -> None:
+def test_plain_lines_stay_unchanged(tmp_path: Path) -> None:
     assert words_of(tmp_path, "one", "two", "three", "four") == "two | three | four"
 
 
-def test_of_a_panic_the_cause_is_told_and_not_the_stack(tmp_path: Path) -> None:
+def test_a_panic_leaves_its_cause_without_the_stack(tmp_path: Path) -> None:
     said = words_of(
         tmp_path,
         '{"level":"warn","msg":"slow"}',
@@ -29,7 +29,7 @@ def test_of_a_panic_the_cause_is_told_and_not_the_stack(tmp_path: Path) -> None:
     assert said == "slow | failed to create WAL: no space left on device"
 
 
-def test_a_panic_first_thing_is_told_by_its_own_line(tmp_path: Path) -> None:
+def test_a_panic_before_any_log_line_is_the_summary(tmp_path: Path) -> None:
     assert words_of(tmp_path, "panic: no flags", "goroutine 1 [running]:") == "panic: no flags"
 
 

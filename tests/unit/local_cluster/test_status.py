@@ -69,7 +69,7 @@ def test_conditions_of_others_stay() -> None:
     assert other in status({**POD, "status": {"conditions": [other]}}, RUNNING)["conditions"]
 
 
-def test_containers_tell_their_state_and_the_one_before() -> None:
+def test_container_statuses_hold_the_state_and_the_one_before() -> None:
     crashed = Container("c", "i:1", Waiting("CrashLoopBackOff", "back-off 10s"), last=ended(137), restarts=2)
     (found,) = status(POD, crashed)["containerStatuses"]
     assert found["restartCount"] == 2

@@ -20,7 +20,7 @@ from local_cluster.wheels import locked, missing_wheels
         ("nonsense", None),
     ],
 )
-def test_go_says_its_version(text: str, expected: tuple[int, int] | None) -> None:
+def test_the_version_is_read_from_go_version(text: str, expected: tuple[int, int] | None) -> None:
     assert parse_go_version(text) == expected
 
 
@@ -52,7 +52,7 @@ def test_addresses_differ_and_come_back_last() -> None:
     assert addresses.take() not in taken
 
 
-def test_addresses_go_round_and_skip_what_is_in_use() -> None:
+def test_addresses_wrap_around_and_skip_those_in_use() -> None:
     addresses = Addresses(first=RANGE.num_addresses - 2)
     assert [addresses.take(), addresses.take()] == ["127.127.255.254", "127.64.0.1"]
 

@@ -61,7 +61,7 @@ def test_the_page_is_about_as_large_as_vllm_s() -> None:
     assert 45_000 < len(metrics.page(engine, 2000.0)) < 56_000
 
 
-def test_load_shows_while_it_lasts() -> None:
+def test_gauges_show_the_present_load() -> None:
     engine, metrics = run(
         [request(0, "red"), request(1, "blue"), request(2, "blue"), request(3, "green")], until=1
     )

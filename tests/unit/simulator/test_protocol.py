@@ -75,7 +75,7 @@ def test_completions_default_to_16_tokens_and_chats_end_by_themselves() -> None:
     assert chat.finish_reason == "stop"
 
 
-def test_ignore_eos_gives_exactly_what_was_asked() -> None:
+def test_ignore_eos_gives_exactly_max_tokens() -> None:
     made = parsed(prompt="a", max_tokens=77, ignore_eos=True)
     assert (made.output_tokens, made.finish_reason) == (77, "length")
 
