@@ -1,5 +1,7 @@
 """What is wrong with a configuration, said by path."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from pydantic import ValidationError
@@ -15,18 +17,57 @@ class ConfigError(Exception):
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
+        self.faults: Sequence[ConfigError] = (self,)
+        """Each fault on its own, when this one stands for several."""
+
+
+class ConsequentError(ConfigError):
+    """A fault that follows from another one, which is reported already."""
+
+
+class Faults:
+    """Collects faults, so that one reading of a configuration finds all."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: list[ConfigError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep a ConfigError that is raised inside, and go on after it."""
+        try:
+            yield
+        except ConsequentError:
+            pass
+        except ConfigError as error:
+            self._found.extend(error.faults)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def raise_any(self) -> None:
+        """Raise one ConfigError for all that were kept, if there are any."""
+        if self._found:
+            raise joined(self._found)
+
+
+def joined(faults: Sequence[ConfigError]) -> ConfigError:
+    """Return one ConfigError, at the path of the first, that names the first few."""
+    first, *others = faults
+    rest = "".join(f"; {each}" for each in others[: MAX_FAULTS - 1])
+    more = f" (and {len(faults) - MAX_FAULTS} more)" if len(faults) > MAX_FAULTS else ""
+    error = ConfigError(first.path, first.message + rest + more)
+    error.faults = tuple(faults)
+    return error
 
 
 def from_validation(error: ValidationError, prefix: str = "") -> ConfigError:
     """Return a ConfigError that names the first few faults by path, without the offending values."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    named = [
-        (_path(prefix, fault["loc"]), _sentence(fault["type"], fault["msg"])) for fault in faults[:MAX_FAULTS]
-    ]
-    more = f" (and {len(faults) - MAX_FAULTS} more)" if len(faults) > MAX_FAULTS else ""
-    first_path, first_message = named[0]
-    rest = "".join(f"; {path}: {message}" for path, message in named[1:])
-    return ConfigError(first_path, first_message + rest + more)
+    return joined(
+        [ConfigError(_path(prefix, fault["loc"]), _sentence(fault["type"], fault["msg"])) for fault in faults]
+    )
 
 
 def _path(prefix: str, loc: tuple[int | str, ...]) -> str:

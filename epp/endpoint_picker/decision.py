@@ -29,7 +29,7 @@ class Reservation:
 class Decision:
     """An answer with what it reserved. The receiver calls `Router.ended` for it, once."""
 
-    __slots__ = ("destination", "endpoint", "hooks", "prefix_hit", "reservations", "scores")
+    __slots__ = ("destination", "endpoint", "headers", "hooks", "prefix_hit", "reservations", "scores")
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Decision:
         """One for each endpoint that works on the request, the primary's first."""
         self.hooks = NO_HOOKS if hooks is None else hooks
         """What follows this decision, by the configuration that made it."""
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """(name, value) of the headers that the request gets beside its destination."""
         self.prefix_hit = 0.0
         """Fraction of the prompt's blocks believed to be cached on the primary, [0, 1]."""
         self.scores: tuple[tuple[str, float], ...] = ()

@@ -1,6 +1,6 @@
 """From the text of an EndpointPickerConfig to a frozen configuration. Whatever can fail, fails here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from endpoint_picker.config.schema import (
     ProfileSpec,
 )
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
-from endpoint_picker.config_errors import ConfigError, from_validation
+from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.admission import UtilizationDetector
@@ -32,6 +32,7 @@ from endpoint_picker.scheduling.plugin import (
     NoParams,
     Picker,
     Plugin,
+    PluginParams,
     Producer,
     SaturationDetector,
     Scorer,
@@ -42,10 +43,8 @@ from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
-#: Gates that may be named; a gate that is on must be one that this version acts on, and there is none.
-_GATES_OFF: Final = frozenset({"flowControl"})
-
-_TOO_MANY_PROFILES: Final = "more than one profile is not supported; keep one"
+#: Gates that may be named, with the one value that this version acts by.
+_GATES: Final[Mapping[str, bool]] = {"flowControl": False, "haPopulateNonLeaderDatastore": True}
 
 _P = TypeVar("_P", bound=Plugin)
 
@@ -53,23 +52,34 @@ _P = TypeVar("_P", bound=Plugin)
 def build(text: str, registry: Registry) -> PickerConfig:
     """Return the configuration that the YAML or JSON describes; blank text is the default one.
 
-    Raises ConfigError with the path of the fault.
+    Raises ConfigError with the path of each fault.
     """
     spec = _read(text if text.strip() else DEFAULT_PICKER_CONFIG)
+    faults = Faults()
     for index, gate in enumerate(spec.feature_gates):
-        _check_gate(gate, f"featureGates[{index}]")
-    listed = _instances(spec.plugins, registry)
-    handler = next((each for each in listed.values() if isinstance(each, ProfileHandler)), None)
-    handler = handler or SingleProfileHandler(NoParams())
-    if len(spec.scheduling_profiles) > handler.most_profiles:
-        raise ConfigError("schedulingProfiles", _TOO_MANY_PROFILES)
+        with faults.noted():
+            _check_gate(gate, f"featureGates[{index}]")
+    listed = Instances(spec.plugins, registry, faults)
+    handler = SingleProfileHandler(NoParams()) if listed.broken else _handler(listed, faults)
+    specs = spec.scheduling_profiles or (_all_in_one(listed),)
+    with faults.noted():
+        _check_profiles(specs, handler, listed)
     providers = _providers(listed)
     running: list[Producer] = []
-    profiles = tuple(
-        _profile(profile, f"schedulingProfiles[{index}].plugins", listed, providers, running)
-        for index, profile in enumerate(spec.scheduling_profiles or (_all_in_one(listed),))
-    )
-    detector = _detector(spec, listed)
+    made: list[Profile] = []
+    for index, profile in enumerate(specs):
+        where = f"schedulingProfiles[{index}].plugins"
+        made.append(_profile(profile, where, listed, providers, running, faults))
+    profiles = tuple(made)
+    detector: SaturationDetector = UtilizationDetector(UtilizationDetector.params_type())
+    with faults.noted():
+        detector = _detector(spec, listed)
+    scrape: ScrapePlan | None = None
+    with faults.noted():
+        scrape = _scrape_plan(spec, listed)
+    if not faults:
+        listed.note_unused(faults)
+    faults.raise_any()
     others = [each for each in listed.values() if not isinstance(each, Producer)]
     attached = _distinct([*others, *providers.values(), detector, handler])
     # A producer whose outputs are not consumed does not run, so that it has nothing to follow.
@@ -87,9 +97,8 @@ def build(text: str, registry: Registry) -> PickerConfig:
             ended=tuple(each.ended for each in following if _overrides(each, "ended")),
         ),
     )
-    return PickerConfig(
-        scheduling=scheduling, scrape=_scrape_plan(spec, listed), warnings=tuple(_warnings(spec))
-    )
+    warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
+    return PickerConfig(scheduling=scheduling, scrape=scrape, warnings=warnings)
 
 
 def _distinct(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
@@ -112,29 +121,112 @@ def _read(text: str) -> EndpointPickerConfig:
 
 def _check_gate(gate: str, path: str) -> None:
     name, _, value = gate.partition("=")
-    if name not in _GATES_OFF:
-        raise ConfigError(path, f'unknown feature gate "{name}"; known: {", ".join(sorted(_GATES_OFF))}')
-    if value != "false":
-        raise ConfigError(path, f'"{name}" cannot be switched on in this version; remove it')
+    if name not in _GATES:
+        raise ConfigError(path, f'unknown feature gate "{name}"; known: {", ".join(sorted(_GATES))}')
+    if value not in ("", "true", "false"):
+        raise ConfigError(path, f'"{value}" is neither true nor false')
+    if (value != "false") != _GATES[name]:
+        way = "off" if _GATES[name] else "on"
+        raise ConfigError(path, f'"{name}" cannot be switched {way} in this version; remove it')
 
 
-def _instances(specs: tuple[PluginSpec, ...], registry: Registry) -> dict[str, Plugin]:
-    plugins: dict[str, Plugin] = {}
-    for index, spec in enumerate(specs):
-        path = f"plugins[{index}]"
-        name = spec.name or spec.type
-        if name in plugins:
-            raise ConfigError(path + ".name", f'two plugins are named "{name}"; give each its own name')
+def _handler(listed: "Instances", faults: Faults) -> ProfileHandler:
+    found = [(name, each) for name, each in listed.items() if isinstance(each, ProfileHandler)]
+    with faults.noted():
+        if len(found) > 1:
+            raise ConfigError(listed.path_of(found[1][0]), "a second profile handler; keep one")
+    if not found:
+        return SingleProfileHandler(NoParams())
+    listed.used.add(found[0][0])
+    return found[0][1]
+
+
+def _check_profiles(specs: Sequence[ProfileSpec], handler: ProfileHandler, listed: "Instances") -> None:
+    names = [each.name for each in specs]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ConfigError(f"schedulingProfiles[{index}].name", f'two profiles are named "{name}"')
+    if listed.broken:
+        return  # the handler may be among them
+    fault = handler.fault_of(names)
+    if fault:
+        raise ConfigError("schedulingProfiles", f"{fault}; add a handler that runs them, or keep one")
+
+
+def _idle_producers(listed: "Instances", running: Sequence[Producer]) -> Iterable[str]:
+    for name, each in listed.items():
+        if isinstance(each, Producer) and each not in running:
+            yield f'producer "{name}" does not run: nothing consumes what it makes'
+
+
+class Instances(dict[str, Plugin]):
+    """The listed plugins by name, in order; which are used, and which could not be made."""
+
+    def __init__(self, specs: Sequence[PluginSpec], registry: Registry, faults: Faults) -> None:
+        super().__init__()
+        self.broken: set[str] = set()
+        self.used: set[str] = set()
+        """Names of plugins that some part of the configuration refers to, or that act by being listed."""
+        self.warnings: list[str] = []
+        self.params: dict[str, PluginParams] = {}
+        self._places: dict[str, int] = {}
+        for index, spec in enumerate(specs):
+            name = spec.name or spec.type
+            self.broken.add(name)
+            with faults.noted():
+                if name in self:
+                    fault = f'two plugins are named "{name}"; give each its own name'
+                    raise ConfigError(f"plugins[{index}].name", fault)
+                self._places[name] = index
+                self[name] = self._made(spec, name, f"plugins[{index}]", registry)
+                self.broken.discard(name)
+
+    def _made(self, spec: PluginSpec, name: str, path: str, registry: Registry) -> Plugin:
         kind = registry.find(spec.type, f"{path}.type")
+        given = spec.parameters or {}
         try:
-            params = kind.params_type.model_validate(spec.parameters or {})
+            params = kind.params_type.model_validate(given)
         except ValidationError as error:
             raise from_validation(error, f"{path}.parameters") from None
+        for field in kind.params_type.model_fields.values():
+            if field.deprecated and field.alias in given:
+                self.warnings.append(f"{path}.parameters.{field.alias} is deprecated; {field.deprecated}")
+        self.params[name] = params
         try:
-            plugins[name] = kind(params)
+            return kind(params)
         except Exception as error:  # third-party plugins raise anything
             raise ConfigError(path, f'plugin "{name}" cannot be made: {error}') from error
-    return plugins
+
+    def path_of(self, name: str) -> str:
+        """Return the place of a plugin in the configuration."""
+        return f"plugins[{self._places[name]}]"
+
+    def first(self, kind: type[_P]) -> _P:
+        """Return the first instance of the class, and note it as used; else one with its defaults."""
+        for name, each in self.items():
+            if isinstance(each, kind):
+                self.used.add(name)
+                return each
+        return kind(kind.params_type())
+
+    def note_unused(self, faults: Faults) -> None:
+        """Note a fault for each plugin that would do nothing. An idle producer is no fault."""
+        for name, each in self.items():
+            with faults.noted():
+                if name not in self.used and isinstance(each, _USED_BY_REFERENCE):
+                    fault = f'"{name}" is used nowhere; refer to it, or remove it'
+                    raise ConfigError(self.path_of(name), fault)
+
+
+#: Plugins that do nothing unless a part of the configuration refers to them.
+_USED_BY_REFERENCE: Final = (
+    Filter,
+    Scorer,
+    Picker,
+    SaturationDetector,
+    MetricsDataSource,
+    CoreMetricsExtractor,
+)
 
 
 def _providers(listed: Mapping[str, Plugin]) -> dict[str, Producer]:
@@ -152,9 +244,10 @@ def _providers(listed: Mapping[str, Plugin]) -> dict[str, Producer]:
 def _profile(
     spec: ProfileSpec,
     where: str,
-    plugins: dict[str, Plugin],
+    plugins: Instances,
     providers: Mapping[str, Producer],
     running: list[Producer],
+    faults: Faults,
 ) -> Profile:
     """Build one profile, and add the producers that it runs to `running`."""
     filters: list[Filter] = []
@@ -163,25 +256,28 @@ def _profile(
     producers: list[Producer] = []
     for index, ref in enumerate(spec.plugins):
         path = f"{where}[{index}]"
-        plugin = _resolve(ref, plugins, path)
-        if not isinstance(plugin, Filter | Scorer | Picker):
-            raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
-        _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
-        if isinstance(plugin, Filter):
-            filters.append(plugin)
-        if isinstance(plugin, Scorer):
-            score = plugin.score if plugin.bounded else clamped(plugin.score)
-            weight = 1.0 if ref.weight is None else ref.weight
-            scorers.append(WeightedScorer(name=ref.plugin_ref, weight=weight, score=score))
-        elif ref.weight is not None:
-            raise ConfigError(path + ".weight", f'"{ref.plugin_ref}" is no scorer and has no weight')
-        if isinstance(plugin, Picker):
-            pickers.append(plugin)
-    if len(pickers) > 1:
-        raise ConfigError(where, "more than one picker; keep one")
+        with faults.noted():
+            plugin = _resolve(ref, plugins, path)
+            if not isinstance(plugin, Filter | Scorer | Picker):
+                raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
+            _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
+            if isinstance(plugin, Filter):
+                filters.append(plugin)
+            if isinstance(plugin, Scorer):
+                score = plugin.score if plugin.bounded else clamped(plugin.score)
+                weight = 1.0 if ref.weight is None else ref.weight
+                scorers.append(WeightedScorer(name=ref.plugin_ref, weight=weight, score=score))
+            elif ref.weight is not None:
+                raise ConfigError(path + ".weight", f'"{ref.plugin_ref}" is no scorer and has no weight')
+            if isinstance(plugin, Picker):
+                pickers.append(plugin)
+    with faults.noted():
+        if len(pickers) > 1:
+            raise ConfigError(where, "more than one picker; keep one")
     if not pickers:
         pickers.append(_default_picker(plugins))
-        _add_producers(pickers[0], f'"{pickers[0].type_name}"', where, providers, producers)
+        with faults.noted():
+            _add_producers(pickers[0], f'"{pickers[0].type_name}"', where, providers, producers)
     running.extend(producers)
     early = next((at for at, each in enumerate(filters) if each.consumes), len(filters))
     return Profile(
@@ -216,7 +312,7 @@ def _add_producers(
             producers.append(producer)
 
 
-def _all_in_one(plugins: dict[str, Plugin]) -> ProfileSpec:
+def _all_in_one(plugins: Instances) -> ProfileSpec:
     refs = [
         {"pluginRef": name}
         for name, plugin in plugins.items()
@@ -225,24 +321,29 @@ def _all_in_one(plugins: dict[str, Plugin]) -> ProfileSpec:
     return ProfileSpec.model_validate({"name": "default", "plugins": refs})
 
 
-def _default_picker(plugins: dict[str, Plugin]) -> Picker:
-    found = next((each for each in plugins.values() if isinstance(each, Picker)), None)
-    return found or MaxScorePicker(PickerParams())
+def _default_picker(plugins: Instances) -> Picker:
+    for name, each in plugins.items():
+        if isinstance(each, Picker):
+            plugins.used.add(name)
+            return each
+    return MaxScorePicker(PickerParams())
 
 
-def _detector(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> SaturationDetector:
+def _detector(spec: EndpointPickerConfig, plugins: Instances) -> SaturationDetector:
     ref, path = spec.flow_control.saturation_detector, "flowControl.saturationDetector"
     if ref is None:
         ref, path = spec.saturation_detector, "saturationDetector"
+    elif spec.saturation_detector is not None:
+        raise ConfigError("saturationDetector", "flowControl.saturationDetector is set too; remove this one")
     if ref is None:
-        return _first(plugins.values(), UtilizationDetector)
+        return plugins.first(UtilizationDetector)
     plugin = _resolve(ref, plugins, path)
     if not isinstance(plugin, SaturationDetector):
         raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no saturation detector')
     return plugin
 
 
-def _scrape_plan(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> ScrapePlan | None:
+def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan | None:
     layer = spec.data_layer
     source: MetricsDataSource | None = None
     extractor: CoreMetricsExtractor | None = None
@@ -264,8 +365,8 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Scra
             extractor = plugin
     if source is None and not layer.inject_defaults:
         return None
-    source = source or _first(plugins.values(), MetricsDataSource)
-    extractor = extractor or _first(plugins.values(), CoreMetricsExtractor)
+    source = source or plugins.first(MetricsDataSource)
+    extractor = extractor or plugins.first(CoreMetricsExtractor)
     return ScrapePlan(
         path=source.params.path,
         engine_label_key=extractor.params.engine_label_key,
@@ -274,18 +375,15 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: dict[str, Plugin]) -> Scra
     )
 
 
-def _resolve(ref: PluginRef, plugins: dict[str, Plugin], path: str) -> Plugin:
+def _resolve(ref: PluginRef, plugins: Instances, path: str) -> Plugin:
     found = plugins.get(ref.plugin_ref)
     if found is None:
+        if ref.plugin_ref in plugins.broken:
+            raise ConsequentError(path + ".pluginRef", f'"{ref.plugin_ref}" could not be made')
         listed = ", ".join(sorted(plugins)) or "none"
         raise ConfigError(path + ".pluginRef", f'no plugin is named "{ref.plugin_ref}"; listed: {listed}')
+    plugins.used.add(ref.plugin_ref)
     return found
-
-
-def _first(plugins: Iterable[Plugin], kind: type[_P]) -> _P:
-    """Return the first instance of the class, else one with its defaults."""
-    found = next((each for each in plugins if isinstance(each, kind)), None)
-    return kind(kind.params_type()) if found is None else found
 
 
 def _warnings(spec: EndpointPickerConfig) -> Iterable[str]:

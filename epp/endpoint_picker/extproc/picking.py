@@ -113,7 +113,7 @@ class Picking:
         record.outcome = Outcome.PICKED
         record.decided_at = now
         self._observer.decided(record, took)
-        return steer(decision.destination, headers.remove)
+        return steer(decision.destination, headers.remove, decision.headers)
 
     def _refuse(self, outcome: Outcome, message: str, now: float, took: float = 0.0) -> Reply:
         record = self.record

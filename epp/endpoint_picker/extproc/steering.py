@@ -1,5 +1,6 @@
 """The endpoint picker protocol: how a proxy restricts a pick, receives it, and reports who served. Pure."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from ext_proc import wire
@@ -38,8 +39,8 @@ def served_endpoint(message: ProcessingRequest) -> str:
     return "" if value is None else str(value.string_value)
 
 
-def steer(destination: str, remove: list[str]) -> Forward:
-    """Return the answer that names a destination, as header and as metadata, and removes headers.
+def steer(destination: str, remove: list[str], add: Sequence[tuple[str, str]] = ()) -> Forward:
+    """Return the answer that names a destination, as header and as metadata, and removes and sets headers.
 
     A pool of 32 endpoints has 29,760 destinations of three, so nothing is remembered by destination: the
     bytes around it depend on its length only.
@@ -47,6 +48,8 @@ def steer(destination: str, remove: list[str]) -> Forward:
     value = destination.encode()
     before, after, metadata = _AROUND.get(len(value)) or _around(len(value))
     mutation = before + value + after
+    for name, text in add:
+        mutation += wire.set_header(name, text.encode())
     for name in remove:
         mutation += wire.remove_header(name)
     return Forward(mutation, metadata + value)

@@ -20,6 +20,7 @@ class Candidates:
 
     __slots__ = (
         "block_tokens",
+        "entry_port",
         "held",
         "order",
         "prefix_chain",
@@ -38,6 +39,8 @@ class Candidates:
         """(scorer name, weighted score of each candidate), for recording; None when it is not asked for."""
         self.order = _NO_ROWS
         """Positions in `rows`, best first, as the picker chose; empty when the filters left nothing."""
+        self.entry_port = 0
+        """Port by which the pod of the first in order is entered; 0 is the endpoint's own."""
         # PREFIX_MATCH.
         self.prefix_matched = _NO_FLOATS
         """Leading blocks of the prompt that the candidate is believed to hold."""

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.request import InferenceRequest
@@ -10,6 +10,9 @@ from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Plugin, RandomSource
 from endpoint_picker.scheduling.profile import Profile
+
+#: Profiles of a configuration.
+MAX_PROFILES: Final = 64
 
 
 class ProfileHandler(Plugin):
@@ -19,6 +22,13 @@ class ProfileHandler(Plugin):
 
     most_profiles: ClassVar[int] = 1
     """Profiles that it can run."""
+
+    def fault_of(self, profiles: Sequence[str]) -> str:
+        """Return why it cannot run the profiles of these names, "" when it can."""
+        if len(profiles) > self.most_profiles:
+            most = "one profile" if self.most_profiles == 1 else f"{self.most_profiles} profiles"
+            return f"more than {most} is not supported by {self.type_name}"
+        return ""
 
     @abstractmethod
     def schedule(

@@ -23,6 +23,9 @@ from ext_proc.body.openai import MAX_MATERIAL_BYTES
 #: From this load on a request of negative priority is turned away.
 SATURATED: Final = 1.0
 
+#: Tells a pod's proxy which of its ranks serves the request.
+DATA_PARALLEL_HEADER: Final = "x-data-parallel-host-port"
+
 _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
 _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
 
@@ -210,6 +213,8 @@ class Scheduler:
             else (reservation, *[self._reservation(each, tokens) for each in chosen[1:]]),
             hooks=self._scheduling.hooks,
         )
+        if first.entry_port:
+            _enter_by(decision, first.entry_port)
         self.picked += 1
         if blocks:
             decision.prefix_hit = matched / blocks
@@ -221,6 +226,13 @@ class Scheduler:
         row = int(chosen.rows[chosen.order[0]])
         matched = _matched(chosen) if chosen.prompt_blocks else 0
         return Reservation(row, self.pool.table.generation[row], tokens - matched * chosen.block_tokens)
+
+
+def _enter_by(decision: Decision, port: int) -> None:
+    """Send the request to this port of the endpoint's address, and name the endpoint in a header."""
+    decision.headers = ((DATA_PARALLEL_HEADER, decision.endpoint),)
+    address = decision.endpoint.rpartition(":")[0]
+    decision.destination = decision.endpoint = f"{address}:{port}"
 
 
 def _matched(chosen: Candidates) -> int:

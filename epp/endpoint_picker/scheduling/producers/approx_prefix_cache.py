@@ -25,7 +25,7 @@ class PrefixParams(PluginParams):
     """Follow the block size and the block count that the servers report."""
     block_size_tokens: int = Field(default=16, gt=0)
     """Block size of servers that report none; never below 64 in effect."""
-    block_size: int | None = Field(default=None, gt=0)
+    block_size: int | None = Field(default=None, gt=0, deprecated="write blockSizeTokens")
     """Deprecated name of blockSizeTokens."""
     max_prefix_tokens_to_match: int = Field(default=MAX_PROMPT_TOKENS, ge=0)
     """Longest part of a prompt that is matched; 0 leaves it to maxPrefixBlocksToMatch."""
@@ -37,7 +37,9 @@ class PrefixParams(PluginParams):
     @model_validator(mode="before")
     @classmethod
     def _take_the_old_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "blockSize" in values and "blockSizeTokens" not in values:
+        if isinstance(values, dict) and values.get("blockSize") is not None:
+            if "blockSizeTokens" in values:
+                raise ValueError("blockSize is the old name of blockSizeTokens; keep blockSizeTokens only")
             return {**values, "blockSizeTokens": values["blockSize"]}
         return values
 

@@ -146,7 +146,7 @@ def test_a_handler_says_how_many_profiles_there_may_be() -> None:
     text = "plugins: [{type: two-profiles}, {type: queue-scorer}]\nschedulingProfiles: "
     two = "[{name: a, plugins: [{pluginRef: queue-scorer}]}, {name: b, plugins: []}%s]"
     assert [each.name for each in built(text + two % "").scheduling.profiles] == ["a", "b"]
-    with pytest.raises(ConfigError, match="more than one profile"):
+    with pytest.raises(ConfigError, match="more than 2 profiles"):
         built(text + two % ", {name: c}")
 
 

@@ -13,6 +13,7 @@ from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Reservation
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import (
     Filter,
     Follower,
@@ -23,6 +24,8 @@ from endpoint_picker.scheduling.plugin import (
     SaturationDetector,
     Scorer,
 )
+from endpoint_picker.scheduling.profile import Profile
+from endpoint_picker.scheduling.profile_handler import ProfileHandler
 
 REGISTRY = Registry.installed()
 LABELS = [
@@ -51,6 +54,11 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "engineLabelKey": ({}, None, "engine"),
         "defaultEngine": ({}, None, "sglang"),
         "engineConfigs": ({}, None, [{"name": "vllm", "kvUsageSpec": "usage"}]),
+    },
+    "data-parallel-profile-handler": {"primaryPort": ({}, None, 9000)},
+    "header-profile-handler": {
+        "headerName": ({"defaultProfile": "a"}, "zone", "rack"),
+        "defaultProfile": ({}, "a", "c"),
     },
     "header-label-affinity-scorer": {
         "headerName": ({"labelKey": "zone"}, "Zone", "rack"),
@@ -126,6 +134,15 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     plugin.attach(pool)
     candidates = Candidates(rows)
     seen: list[Any] = []
+    if isinstance(plugin, ProfileHandler):
+        profiles = [
+            Profile(name=name, filters=(), producers=(), scorers=(), pick=lambda *_, at=at: rows[at:])
+            for at, name in enumerate("abxc" if plugin.most_profiles > 1 else "a")
+        ]
+        ran = plugin.schedule(REQUEST, candidates, table, np.random.default_rng(1), profiles)
+        assert not isinstance(ran, Hold)
+        (chosen,) = ran
+        return [chosen.order.tolist(), chosen.entry_port]
     if isinstance(plugin, Producer):
         pool.index.follow_block_size()
         plugin.produce(REQUEST, candidates, table)

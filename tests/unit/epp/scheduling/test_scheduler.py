@@ -24,6 +24,7 @@ from endpoint_picker.scheduling.scheduler import Scheduler
 LABELED = "{name: %s, plugins: [{pluginRef: %s-only}, {pluginRef: prefix-cache-scorer}]}"
 ROLES = """
 plugins:
+- {type: header-profile-handler}
 - {type: label-selector-filter, name: decode-only, parameters: {matchLabels: {role: decode}}}
 - {type: label-selector-filter, name: prefill-only, parameters: {matchLabels: {role: prefill}}}
 - {type: prefix-cache-scorer}
@@ -59,14 +60,11 @@ def _raise(fault: Exception) -> None:
 
 
 def scheduler_of(*roles: str) -> Scheduler:
-    text = ROLES + f"schedulingProfiles: [{LABELED % ('decode', 'decode')}]"
-    decode = build(text, Registry.installed()).scheduling
-    prefill = build(text.replace("decode-only}", "prefill-only}"), Registry.installed()).scheduling
-    scheduling = replace(
-        decode, handler=Disaggregated(NoParams()), profiles=(decode.profiles[0], prefill.profiles[0])
-    )
+    profiles = f"schedulingProfiles: [{LABELED % ('decode', 'decode')}, {LABELED % ('prefill', 'prefill')}]"
+    built = build(ROLES + profiles, Registry.installed()).scheduling
+    scheduling = replace(built, handler=Disaggregated(NoParams()))
     pool = Pool(clock=lambda: 0.0)
-    for plugin in prefill.plugins:
+    for plugin in built.plugins:
         plugin.attach(pool)
     pool.table.replace(
         Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"role": role})
