@@ -6,7 +6,7 @@ import sys
 import uvloop
 
 from cluster_client.errors import ApiError
-from endpoint_picker import app, settings
+from endpoint_picker import app, check_config, settings
 from endpoint_picker.observability.logs import set_up_logs
 from endpoint_picker.tls import CertificateError
 
@@ -14,7 +14,12 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Run until SIGTERM. Exit status: 0 after a drain, 1 when it cannot go on, 2 for a bad command line."""
+    """Run until SIGTERM, or check a configuration (`check_config.run`).
+
+    Exit status: 0 after a drain, 1 when it cannot go on, 2 for a bad command line.
+    """
+    if sys.argv[1:2] == ["check-config"]:
+        sys.exit(check_config.run(sys.argv[2:]))
     chosen = settings.parse(sys.argv[1:])
     set_up_logs(chosen.log_level)
     try:

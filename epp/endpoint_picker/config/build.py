@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from endpoint_picker import yaml_text
+from endpoint_picker.config.effective import Effective
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import RENAMED, Registry
 from endpoint_picker.config.schema import (
@@ -98,7 +99,10 @@ def build(text: str, registry: Registry) -> PickerConfig:
         ),
     )
     warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
-    return PickerConfig(scheduling=scheduling, scrape=scrape, warnings=warnings)
+    effective = Effective(listed, listed.params).text_of(
+        scheduling, specs, running, scrape=scrape is not None
+    )
+    return PickerConfig(scheduling=scheduling, scrape=scrape, warnings=warnings, effective=effective)
 
 
 def _distinct(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:

@@ -1,6 +1,8 @@
 """What a configuration comes to: the values that the parts of a picker take from it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.scheduling.scheduler import Scheduling
@@ -14,4 +16,6 @@ class PickerConfig:
     scrape: ScrapePlan | None
     """None: no metrics are read, the ledger alone balances."""
     warnings: tuple[str, ...] = ()
-    """Deprecated names that were used."""
+    """Deprecated names that were used, and producers that do not run."""
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration with defaults filled in and added plugins listed."""

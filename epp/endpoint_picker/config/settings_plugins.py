@@ -14,7 +14,9 @@ class SourceParams(PluginParams):
     """Parameters of metrics-data-source."""
 
     scheme: Literal["http"] = "http"
+    """How the metrics are fetched."""
     path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/metrics"
+    """Path of the metrics page on the endpoint's port."""
 
 
 class MetricsDataSource(Plugin):
@@ -66,16 +68,21 @@ class EngineConfig(PluginParams):
     name: str = Field(min_length=1, max_length=63)
     """Value of the pods' engine label."""
     queued_requests_spec: Spec = ""
+    """Gauge of the waiting requests."""
     running_requests_spec: Spec = ""
+    """Gauge of the running requests."""
     kv_usage_spec: Spec = ""
     """Fraction of the KV cache in use, 1 is full."""
     cache_info_spec: Spec = ""
     """Info metric whose labels hold block size and block count."""
     cache_block_size_label_name: str = Field(default="block_size", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Label of cacheInfoSpec with the tokens of a block."""
     cache_num_blocks_label_name: str = Field(default="num_gpu_blocks", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Label of cacheInfoSpec with the number of blocks."""
     cache_block_size_spec: Spec = ""
     """Gauge of the block size, for engines without an info metric."""
     cache_num_blocks_spec: Spec = ""
+    """Gauge of the number of blocks, likewise."""
 
     @model_validator(mode="after")
     def _shows_load(self) -> "EngineConfig":

@@ -17,8 +17,11 @@ class Requirement(PluginParams):
     """One entry of matchExpressions."""
 
     key: str = Field(min_length=1)
+    """Label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """In, NotIn, Exists or DoesNotExist; NotIn is met by a pod without the label."""
     values: tuple[str, ...] = ()
+    """Values for In and NotIn."""
 
     @model_validator(mode="after")
     def _has_what_its_operator_needs(self) -> "Requirement":
@@ -47,7 +50,9 @@ class LabelSelectorParams(PluginParams):
     """A Kubernetes LabelSelector; an empty one matches all."""
 
     match_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels with the value that each must have."""
     match_expressions: tuple[Requirement, ...] = ()
+    """Further requirements; all have to be met."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether the labels meet every part of the selector."""

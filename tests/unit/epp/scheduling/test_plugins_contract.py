@@ -1,6 +1,5 @@
 """What every plugin keeps to, found as a configuration finds it: through its entry point."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Pool, Scorer
 
-README = Path(__file__).parents[4] / "epp" / "README.md"
 REGISTRY = Registry.installed()
 CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
 #: Parameters of the types that cannot do without.
@@ -98,15 +96,6 @@ def test_each_plugin_is_what_its_entry_point_says(name: str) -> None:
     assert not hasattr(INSTANCES[name], "__dict__")
     with pytest.raises(ValidationError):
         kind.params_type.model_validate({"noSuchKey": 1})
-
-
-def test_the_readme_names_every_type_and_every_parameter() -> None:
-    rows = {line.split("`")[1]: line for line in README.read_text().splitlines() if line.startswith("| `")}
-    for name, kind in CLASSES.items():
-        assert name in rows
-        deprecated_or_fixed = {"blockSize", "scheme"}
-        keys = {field.alias for field in kind.params_type.model_fields.values()} - deprecated_or_fixed
-        assert all(f"`{key}`" in rows[name] for key in keys), name
 
 
 @pytest.mark.parametrize("name", named(Scorer))

@@ -1,0 +1,272 @@
+"""Writes docs/plugins.md from the plugin classes and the list of the ecosystem's types below.
+
+    python docs/plugin_page.py            write
+    python docs/plugin_page.py --check    exit 1 if the page differs
+
+A parameter's meaning is the docstring of its field, so that the page says what the code says.
+"""
+
+import ast
+import inspect
+import json
+import sys
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Producer, SaturationDetector, Scorer
+from endpoint_picker.scheduling.profile_handler import ProfileHandler
+
+PAGE: Final = Path(__file__).with_name("plugins.md")
+
+_KINDS: Final[dict[str, type[Plugin]]] = {
+    "Profile handlers": ProfileHandler,
+    "Filters": Filter,
+    "Scorers": Scorer,
+    "Pickers": Picker,
+    "Producers": Producer,
+    "Saturation detectors": SaturationDetector,
+    "Settings of built-in parts": Plugin,
+}
+
+_HEAD: Final = """\
+# Plugins
+
+Generated from the plugin classes by `make plugin-page`; `make check` fails while it differs.
+
+`headroom-epp check-config FILE` prints what a configuration comes to, with every default and every plugin
+that is added, or each fault with its line. Unknown parameters are refused. A plugin from another distribution
+works as these do: [A plugin of your own](third-party-plugins.md).
+"""
+
+#: How an offered type differs from the llm-d router's type of that name.
+_DIFFERENCES: Final[dict[str, str]] = {
+    "active-request-scorer": "`requestTimeout` has no effect there and is refused here",
+    "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
+    "not matched; a server that lacks an early block gets nothing for later ones",
+    "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
+    "core-metrics-extractor": "no LoRA series yet",
+    "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
+    "header-based-testing-filter": "without the header it keeps all",
+    "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "
+    "is refused",
+    "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
+    "label-selector-filter": "none left is 503, not 429",
+    "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",
+    "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
+    "metrics-data-source": "see its parameters for what is read",
+    "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
+    "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
+    "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
+    "queue-scorer": "counts what was sent since the last scrape; an unknown queue scores 0 while "
+    "one is known",
+    "random-picker": "`maxNumOfEndpoints` is 3",
+    "running-requests-size-scorer": "as queue-scorer",
+    "token-load-scorer": "the name of the producer is no parameter: the ledger counts tokens",
+    "utilization-detector": "a detector only, no filter; `headroom`, which only its filter reads, is refused",
+    "utilization-filter": "an unknown signal does not meet a limit while it is known of another server; "
+    "it counts what was sent since the last scrape",
+    "weighted-random-picker": "`maxNumOfEndpoints` is 3",
+}
+
+_DISAGGREGATION: Final = "not yet: comes with disaggregation, KV events and tokenisation"
+_PREDICTION: Final = "not yet: comes with latency prediction"
+_FLOW: Final = "not yet: comes with flow control"
+_PARSERS: Final = "not yet: the built-in readers of OpenAI bodies cannot be chosen"
+_SESSION: Final = "not yet: comes with session affinity"
+_ATTRIBUTES: Final = "not yet: endpoints have no attributes of custom metrics"
+_TOPOLOGY: Final = "not yet: comes with node topology"
+_OLD: Final = "no: deprecated there; "
+_CLUSTERS: Final = "no: endpoints are servers here, not clusters"
+
+_NOT_OFFERED: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "disagg-profile-handler",
+            "always-disagg-pd-decider",
+            "always-disagg-multimodal-decider",
+            "prefix-based-pd-decider",
+            "decode-filter",
+            "prefill-filter",
+            "encode-filter",
+            "precise-prefix-cache-producer",
+            "p2p-source-producer",
+            "burst-prefix-cache-producer",
+            "mm-embeddings-cache-producer",
+            "mm-embeddings-cache-scorer",
+            "token-producer",
+            "disaggregatedset-rollout-screener",
+        ),
+        _DISAGGREGATION,
+    ),
+    **dict.fromkeys(
+        ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
+        _PREDICTION,
+    ),
+    **dict.fromkeys(
+        (
+            "agent-identity",
+            "concurrency-detector",
+            "edf-ordering-policy",
+            "fcfs-ordering-policy",
+            "global-strict-fairness-policy",
+            "priority-holdback-policy",
+            "priority-then-time-eviction-order-policy",
+            "probabilistic-admitter",
+            "program-aware-fairness",
+            "round-robin-fairness-policy",
+            "sheddable-eviction-filter",
+            "slo-deadline-ordering-policy",
+            "soft-reflective-ceiling-policy",
+            "static-usage-limit-policy",
+        ),
+        _FLOW,
+    ),
+    **dict.fromkeys(
+        (
+            "anthropic-parser",
+            "openai-parser",
+            "passthrough-parser",
+            "sglanghttp-parser",
+            "vertexai-parser",
+            "vllmgrpc-parser",
+            "vllmhttp-parser",
+        ),
+        _PARSERS,
+    ),
+    **dict.fromkeys(("session-affinity-filter", "session-affinity-scorer", "session-id-producer"), _SESSION),
+    **dict.fromkeys(("endpoint-attribute-filter", "endpoint-attribute-scorer"), _ATTRIBUTES),
+    **dict.fromkeys(
+        ("topology-affinity-filter", "topology-affinity-scorer", "topology-extractor"), _TOPOLOGY
+    ),
+    **dict.fromkeys(
+        ("dcgm-data-source", "dcgm-extractor", "models-data-source", "models-data-extractor"),
+        "not yet: only the metrics page of a server is read",
+    ),
+    **dict.fromkeys(
+        (
+            "multicluster-queue-scorer",
+            "multicluster-kv-cache-utilization-scorer",
+            "multicluster-prefix-cache-scorer",
+            "multicluster-session-affinity-filter",
+            "multicluster-approx-prefix-cache-producer",
+            "multicluster-metrics-data-source",
+            "multicluster-metrics-extractor",
+        ),
+        _CLUSTERS,
+    ),
+    "by-label": _OLD + "write label-selector-filter",
+    "tokenizer": _OLD + "its successor is token-producer",
+    "pd-profile-handler": _OLD + "its successor is disagg-profile-handler",
+    "disagg-headers-handler": _OLD + "its successor is disagg-profile-handler",
+    "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
+    "precise-prefix-cache-scorer": _OLD
+    + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
+    "destination-endpoint-served-verifier": "not yet: no plugin changes the response",
+    "request-attribute-reporter": "not yet: no plugin changes the response",
+    "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
+    "k8s-notification-source": "no: the picker follows no objects beyond its own",
+    "file-discovery": "as a flag: `--endpoints-file`",
+    "inflight-load-producer": "no: the ledger of what was sent is built in and always on",
+    "lora-affinity-scorer": "not yet: comes with LoRA signals",
+}
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    page = text()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page)
+    elif not PAGE.exists() or PAGE.read_text() != page:
+        sys.exit(f"{PAGE.name} differs from the plugin classes; make plugin-page writes it")
+
+
+def text() -> str:
+    """Return the page."""
+    registry = Registry.installed()
+    own = {name: registry.find(name, "") for name in registry.types}
+    own = {name: kind for name, kind in own.items() if kind.__module__.startswith("endpoint_picker.")}
+    parts = [_HEAD]
+    for title, base in _KINDS.items():
+        of_kind = [name for name, kind in own.items() if _KINDS[_title(kind)] is base]
+        parts.append(f"## {title}\n")
+        parts.extend(_section(name, own[name]) for name in of_kind)
+    parts.append(_compared(sorted(own)))
+    return "\n".join(parts)
+
+
+def _title(kind: type[Plugin]) -> str:
+    return next(title for title, base in _KINDS.items() if issubclass(kind, base))
+
+
+def _section(name: str, kind: type[Plugin]) -> str:
+    lines = [f"### `{name}`", "", inspect.cleandoc(kind.__doc__ or ""), ""]
+    rows = _rows(kind.params_type, "")
+    if rows:
+        lines += ["| parameter | default | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _rows(model: type[BaseModel], prefix: str) -> list[str]:
+    meanings = _meanings(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        default = _default(field.get_default(call_default_factory=True))
+        meaning = " ".join(meanings.get(name, "").split())
+        rows.append(f"| `{prefix}{field.alias}` | {default} | {meaning} |")
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            rows += _rows(inner, f"{prefix}{field.alias}[].")
+    return rows
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    return "" if value in (None, (), {}) else f"`{json.dumps(value)}`"
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in getattr(annotation, "__args__", ()) if (found := _model_in(each))), None)
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring that follows each field in the class's source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    body: list[ast.stmt] = getattr(definition, "body", [])
+    found = {}
+    for field, after in pairwise(body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            found[field.target.id] = str(after.value.value)
+    return found
+
+
+def _compared(own: list[str]) -> str:
+    """Return the table of the ecosystem's types. A type in both lists, or a stale difference, is an error."""
+    both = set(own) & set(_NOT_OFFERED)
+    stale = set(_DIFFERENCES) - set(own)
+    if both or stale:
+        raise SystemExit(f"docs/plugin_page.py: offered by now: {sorted(both)}; not offered: {sorted(stale)}")
+    lines = ["## The llm-d router's types", "", "| type | here |", "|---|---|"]
+    for name in sorted({*own, *_NOT_OFFERED}):
+        said = _NOT_OFFERED.get(name) or (
+            f"different: {_DIFFERENCES[name]}" if name in _DIFFERENCES else "the same"
+        )
+        lines.append(f"| `{name}` | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
