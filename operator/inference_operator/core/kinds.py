@@ -28,6 +28,8 @@ class Kind:
     verbs: tuple[str, ...] = READ
     status_verbs: tuple[str, ...] = ()
     namespaced: bool = True
+    optional: bool = False
+    """May be absent from a cluster: while it is not served, the children of this kind are left out."""
 
     @property
     def api_version(self) -> str:

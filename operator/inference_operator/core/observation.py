@@ -78,6 +78,10 @@ class Access:
     ignored: Kind | None = None
     """The same of the other group, where that is served too and may be read: no picker uses these."""
 
+    def lacks(self, kind: Kind) -> bool:
+        """Return whether the kind is optional and not served, so that nothing of it can be made."""
+        return kind.optional and kind not in self.served
+
     @property
     def denied(self) -> tuple[str, ...]:
         """Missing rights as "verb resource", sorted."""

@@ -109,6 +109,10 @@ IGNORED_OBJECTIVES: Final = Reason(
     "All that the picker needs is there. Ignored: {count} InferenceObjectives of the group {group} that name "
     "this pool; make them anew in the group {used}.",
 )
+OPTIONAL_NOT_INSTALLED: Final = Reason(
+    "ResolvedRefs",
+    "All that the picker needs is there. Left out: {children}; to have them, install the CRDs of {kinds}.",
+)
 ACCESS_DENIED: Final = Reason(
     "AccessDenied", "The operator may not {rights}: grant this to the ClusterRole headroom-operator."
 )

@@ -23,7 +23,8 @@ from inference_operator.core.configuration import judge_configuration
 from inference_operator.core.connections import judge_endpoints, judge_gateways, shuts_out_all
 from inference_operator.core.desired import proxy
 from inference_operator.core.desired.config_maps import priority_table
-from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL
+from inference_operator.core.desired.intent import Intent
+from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL, Kind
 from inference_operator.core.naming import SERVICE_NAME_LIMIT, proxy_name
 from inference_operator.core.observation import Denied, Failure, Observation
 from inference_operator.core.ownership import Stance, Verdict
@@ -63,11 +64,13 @@ class Report:
     transitions: tuple[Transition, ...] = ()
 
 
-def report(seen: Observation, verdict: Verdict, failures: Sequence[Failure] = ()) -> Report:
-    """Return how the pool stands after a pass that had these failures."""
+def report(
+    seen: Observation, verdict: Verdict, failures: Sequence[Failure] = (), intents: Sequence[Intent] = ()
+) -> Report:
+    """Return how the pool stands after a pass that had these intents and failures."""
     judged: dict[str, Judgement] = {
         ACCEPTED: _accepted(seen, verdict),
-        RESOLVED_REFS: _resolved(seen, verdict, failures),
+        RESOLVED_REFS: _resolved(seen, verdict, failures, intents),
     }
     running = verdict.stance in RUNNING
     judged[PICKER_READY] = _rollout(seen, verdict, seen.picker_name, reasons.PICKER_READY)
@@ -106,12 +109,14 @@ def _accepted(seen: Observation, verdict: Verdict) -> Judgement:
     return Judgement("False", verdict.finding)
 
 
-def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) -> Judgement:
+def _resolved(
+    seen: Observation, verdict: Verdict, failures: Sequence[Failure], intents: Sequence[Intent]
+) -> Judgement:
     if verdict.stance not in {Stance.MANAGED, Stance.HELD}:
         return _not_judged()
     if PICKER not in seen.access.served:
         return Judgement("False", reasons.KIND_NOT_INSTALLED.say(kind=PICKER.kind))
-    if rights := _rights_missed(seen):
+    if rights := _rights_missed(seen, intents):
         return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(rights)))
     if failures:
         return Judgement("False", failures[0].finding)
@@ -124,15 +129,24 @@ def _resolved(seen: Observation, verdict: Verdict, failures: Sequence[Failure]) 
             used=seen.access.objectives.group,
         )
         return Judgement("True", ignored)
+    if absent := [intent for intent in intents if seen.access.lacks(intent.kind)]:
+        left_out = reasons.OPTIONAL_NOT_INSTALLED.say(
+            children=", ".join(f"{intent.kind.kind} {intent.name}" for intent in absent),
+            kinds=", ".join(sorted({intent.kind.resource for intent in absent})),
+        )
+        return Judgement("True", left_out)
     return Judgement("True", reasons.RESOLVED_REFS.say())
 
 
-def _rights_missed(seen: Observation) -> list[str]:
+def _rights_missed(seen: Observation, intents: Sequence[Intent]) -> list[str]:
     """Return the missing rights that this pool needs, sorted."""
-    return sorted({each.right for each in seen.access.lacking if _needs(seen, each)})
+    wanted = frozenset(intent.kind for intent in intents)
+    return sorted({each.right for each in seen.access.lacking if _needs(seen, each, wanted)})
 
 
-def _needs(seen: Observation, right: Denied) -> bool:
+def _needs(seen: Observation, right: Denied, wanted: frozenset[Kind]) -> bool:
+    if right.kind.optional and right.kind not in wanted:
+        return False
     if right.kind is EVENT:
         return False  # without it events are lost, and nothing else
     if right.verb == "delete":

@@ -26,14 +26,14 @@ class Reach:
     """Kinds that may be listed and watched, in every namespace of ours."""
 
 
-async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
+async def look(api: Api, namespaces: tuple[str, ...], child_kinds: tuple[Kind, ...] = CHILD_KINDS) -> Reach:
     """Ask for every kind and verb. Raises ApiUnavailable when the API server does not answer."""
-    served = await _served(api)
+    served = await _served(api, child_kinds)
     objectives = next((kind for kind in OBJECTIVES if kind in served), None)
     ignored = next((kind for kind in OBJECTIVES if kind in served and kind is not objectives), None)
     if ignored is not None and _hidden(await _missing(api, ignored, namespaces)):
         ignored = None  # only to be counted: a right that is missing here is not worth a condition
-    used = [POOL, PICKER, *CHILD_KINDS, POD, EVENT, *([objectives] if objectives else [])]
+    used = [POOL, PICKER, *child_kinds, POD, EVENT, *([objectives] if objectives else [])]
     rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
     watched = {kind for kind, missing in rights.items() if not _hidden(missing)} - {EVENT, POD}
     # Seeing new CRDs at once is a convenience: without this right they are found in the next resync.
@@ -52,8 +52,8 @@ async def look(api: Api, namespaces: tuple[str, ...]) -> Reach:
     return Reach(access=access, watchable=frozenset(watched))
 
 
-async def _served(api: Api) -> frozenset[Kind]:
-    kinds = (POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT)
+async def _served(api: Api, child_kinds: tuple[Kind, ...]) -> frozenset[Kind]:
+    kinds = (POOL, PICKER, *OBJECTIVES, *child_kinds, POD, EVENT)
     versions = sorted({(kind.group, kind.version) for kind in kinds})
     found = dict(zip(versions, await gather(*(api.served(*version) for version in versions)), strict=True))
     return frozenset(kind for kind in kinds if kind.plural in found[kind.group, kind.version])

@@ -54,6 +54,8 @@ class Applier:
         """
         outcome = Outcome()
         for intent in intents:
+            if seen.access.lacks(intent.kind):
+                continue  # ResolvedRefs says so
             if intent.kind in seen.access.blind or self._held_back(intent, seen, outcome):
                 continue
             try:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from inference_operator.core.cache import Cache, ObjectKey, resource_version
 from inference_operator.core.event_mapping import keys_of
-from inference_operator.core.kinds import CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
+from inference_operator.core.kinds import CHILD_KINDS, CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
 from inference_operator.core.ownership import Stance
 from inference_operator.core.queue import WorkQueue
 from inference_operator.core.repair_backoff import RepairBackoff
@@ -57,7 +57,9 @@ _RESYNC_LIMIT: Final = 600.0
 #: Part of a resync's interval over which the looks at pools that nothing happened to are spread.
 _SPREAD: Final = 0.8
 #: A CRD of one of these groups, installed or removed, changes what we can do.
-_CRD_GROUPS: Final = frozenset({POOL.group, PICKER.group, *(kind.group for kind in OBJECTIVES)})
+_CRD_GROUPS: Final = frozenset(
+    kind.group for kind in (POOL, PICKER, *OBJECTIVES, *(kind for kind in CHILD_KINDS if kind.optional))
+)
 
 
 class RunningWatch(Protocol):
@@ -106,9 +108,24 @@ class Controller:
     """Everything that runs: the queue, its workers, the watches and the resync."""
 
     def __init__(
-        self, api: Api, settings: Settings, start_watch: StartWatch, clock: Clock | None = None
+        self,
+        api: Api,
+        settings: Settings,
+        start_watch: StartWatch,
+        clock: Clock | None = None,
+        *,
+        may_write: asyncio.Event | None = None,
     ) -> None:
-        """To be made in the event loop that runs it."""
+        """To be made in the event loop that runs it.
+
+        Workers take keys only while `may_write` is set; None means always. Watches, caches and resyncs do not
+        wait for it, so that every key that is due runs as soon as it is set. A pass that runs when it is
+        cleared goes on to its end.
+        """
+        if may_write is None:
+            may_write = asyncio.Event()
+            may_write.set()
+        self._may_write = may_write
         self._clock = clock or asyncio.get_running_loop().time
         self._settings = settings
         self._api = api
@@ -236,6 +253,7 @@ class Controller:
     async def _work(self) -> None:
         await self._listed.wait()  # half a view of the world would look like damage
         while True:
+            await self._may_write.wait()
             key = self._queue.take(self._clock())
             if key is None:
                 await self._sleep_until(self._queue.next_due())

@@ -83,7 +83,7 @@ class Pass:
             outcome.healed.append(reasons.LET_GO.say(count=len(doomed), why=verdict.finding.message))
         seen = self._with_changes(seen, outcome, doomed)
         seen = replace(seen, picker_answer=self._ask(seen, verdict))
-        told = report(seen, verdict, outcome.failures)
+        told = report(seen, verdict, outcome.failures, intents)
         await self._reporter.tell(seen, verdict, told, outcome.healed)
         await self._tell_parents(seen, verdict)
         await self._reporter.tell_objectives(seen, verdict, woken)

@@ -53,6 +53,7 @@ class Run:
     controller: Controller
     watches: list[FakeWatch]
     task: "asyncio.Task[None]"
+    may_write: asyncio.Event
 
     def passes(self, pool: str = "llm") -> list[float]:
         return self.connection.times(SERVICE_OF.format(pool))
@@ -62,7 +63,11 @@ class Run:
 
 
 def drive(
-    body: Callable[[Run], Awaitable[None]], *pools: str, workers: int = 1, watch_ends: bool = True
+    body: Callable[[Run], Awaitable[None]],
+    *pools: str,
+    workers: int = 1,
+    watch_ends: bool = True,
+    may_write: bool = True,
 ) -> None:
     """Run a test against a controller that leaves its pools alone, so that a pass is one known request."""
 
@@ -77,10 +82,13 @@ def drive(
             return watches[-1]
 
         settings = Settings(manage="annotated", resync_interval=INTERVAL, workers=workers)
-        controller = Controller(connection.api, settings, start)
+        gate = asyncio.Event()
+        if may_write:
+            gate.set()
+        controller = Controller(connection.api, settings, start, may_write=gate)
         task = asyncio.create_task(controller.run())
         await asyncio.sleep(1.0)
-        await body(Run(connection, controller, watches, task))
+        await body(Run(connection, controller, watches, task, gate))
         task.cancel()
         await asyncio.wait([task])
 
@@ -308,5 +316,43 @@ def test_the_controller_ends_although_a_request_drops_its_cancellation() -> None
         run.task.cancel()
         done, _ = await asyncio.wait([run.task], timeout=30.0)
         assert done
+
+    drive(body)
+
+
+def test_while_the_gate_is_closed_caches_follow_and_nothing_is_written() -> None:
+    async def body(run: Run) -> None:
+        controller, connection = run.controller, run.connection
+        assert controller.health().ready
+        assert len(run.watches) == 1
+        controller.on_event(POOL, gone=False, body=connection.put(POOL, named("late")))
+        lists = len(connection.times(LIST_POOLS))
+        connection.put(POOL, named("listed"))
+        await asyncio.sleep(1.5 * INTERVAL)
+        assert len(connection.times(LIST_POOLS)) > lists, "the resync goes on"
+        assert controller.backlog() == 3
+        names = ("llm", "late", "listed")
+        assert not any(run.passes(name) for name in names)
+        asked = {call for _, call in connection.calls if not call.startswith(("GET", "WATCH"))}
+        assert asked == {"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}
+        run.may_write.set()
+        await asyncio.sleep(0.1)
+        assert [len(run.passes(name)) for name in names] == [1, 1, 1]
+        assert controller.backlog() == 0
+
+    drive(body, may_write=False)
+
+
+def test_a_gate_that_closes_again_stops_the_workers_at_the_next_key() -> None:
+    async def body(run: Run) -> None:
+        await asyncio.sleep(1.0)
+        run.may_write.clear()
+        before = len(run.passes())
+        run.controller.on_event(POOL, gone=False, body=run.connection.put(POOL, named("llm")))
+        await asyncio.sleep(INTERVAL)
+        assert len(run.passes()) == before
+        run.may_write.set()
+        await asyncio.sleep(0.1)
+        assert len(run.passes()) == before + 1
 
     drive(body)
