@@ -1,7 +1,7 @@
 """Prints the branch coverage of each package from the data that `coverage run` left; fails below the floor.
 
-Coverage is the share of statements and branch exits that ran, together, as `coverage report` counts it. Only
-code in pytest's own process counts: a process that a test starts is not measured.
+Coverage is what was run of the statements and of the ways out of each branch, together, as `coverage report`
+counts it. Only what runs inside pytest's own process counts: a process that a test starts is not measured.
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import coverage
 
-#: The floor that every measured folder has to reach in the end.
+#: What every measured folder has to reach in the end.
 AIM_PERCENT: Final = 90.0
-#: The present floors. One below the aim is only ever raised: raise it whenever the figure allows.
+#: What each is held to now. A floor below the aim only rises: raise it whenever the figure allows.
 FLOORS: Final[Mapping[str, float]] = {
     "epp": AIM_PERCENT,
-    "operator": 86.0,
+    "operator": AIM_PERCENT,
     "transport": AIM_PERCENT,
     "crds": AIM_PERCENT,
     "kubeclient": AIM_PERCENT,
@@ -28,7 +28,7 @@ FLOORS: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Numbers of statements and branch exits of one package, and of those that ran."""
+    """What was run of one package, in counts."""
 
     covered: int
     total: int
@@ -60,30 +60,30 @@ def figures(report: Mapping[str, Any], package: str) -> Figures:
 
 
 def lines(report: Mapping[str, Any], floors: Mapping[str, float] = FLOORS) -> tuple[list[str], bool]:
-    """Return the lines to print, and whether every package is at or above its floor."""
-    printed = [f"{'branch coverage':<18}{'all':>8}{'branches':>10}{'floor':>8}"]
+    """Return what to print, and whether every package is at or above its floor."""
+    told = [f"{'branch coverage':<18}{'all':>8}{'branches':>10}{'floor':>8}"]
     low = []
     for package, floor in floors.items():
         each = figures(report, package)
-        printed.append(f"  {package:<16}{each.percent:>7.1f}%{each.branch_percent:>9.1f}%{floor:>7.0f}%")
+        told.append(f"  {package:<16}{each.percent:>7.1f}%{each.branch_percent:>9.1f}%{floor:>7.0f}%")
         if each.total == 0 or each.percent < floor:
             low.append(f"{package} ({each.percent:.1f} % of {floor:.0f} %)")
     if low:
-        printed.append(f"below the floor: {', '.join(low)}")
-        printed.append("see which lines: .venv/bin/coverage report --show-missing --skip-covered")
-    return printed, not low
+        told.append(f"below the floor: {', '.join(low)}")
+        told.append("see which lines: .venv/bin/coverage report --show-missing --skip-covered")
+    return told, not low
 
 
 def main() -> int:
-    """Print the table; return 0 when every package is at or above its floor, else 1."""
+    """Return the exit status."""
     measured = coverage.Coverage()
     measured.load()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "report.json"
         measured.json_report(outfile=str(path))
         report = json.loads(path.read_text())
-    printed, reached = lines(report)
-    print("\n".join(printed))
+    told, reached = lines(report)
+    print("\n".join(told))
     return 0 if reached else 1
 
 

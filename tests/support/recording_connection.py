@@ -1,7 +1,7 @@
-"""A connection to an API server made of a dictionary: it records each call and refuses those of `refusing`.
+"""A connection to an API server that is a dictionary: it records each call and refuses those it is told to.
 
-It merges maps and replaces lists, and keeps managedFields entries of whole bodies. Server-side apply is
-tested on the real API server; tests on this connection look at the calls.
+It merges maps and replaces lists, and keeps managedFields entries of whole bodies. What server-side apply
+really does is tested on the real API server; here tests look at the calls.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """One of get, create, apply, edit (JSON patch), merge, replace and delete."""
+        """What it does: get, create, apply, edit (JSON patch), merge, replace or delete."""
         if self.method == "PATCH":
             kinds = {"apply-patch+yaml": "apply", "json-patch+json": "edit", "merge-patch+json": "merge"}
             return kinds[self.content_type.removeprefix("application/")]
@@ -51,17 +51,17 @@ Judge = Callable[[Call], tuple[int, Object] | None]
 class RecordingConnection(Connection):
     """Objects by path, and the calls so far."""
 
-    __slots__ = ("_judges", "_version", "calls", "objects")
+    __slots__ = ("_judges", "calls", "objects", "version")
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.calls: list[Call] = []
         self._judges: list[Judge] = []
-        self._version = 100
+        self.version = 100
 
     @contextmanager
     def refusing(self, brief: str, status: int, reason: str = "", **more: Any) -> Iterator[None]:
-        """Refuse the calls whose `brief` starts with the given one."""
+        """Refuse the calls whose `brief` begins like this."""
         answer = {"kind": "Status", "code": status, "reason": reason, "message": f"refused: {brief}", **more}
 
         def judge(call: Call) -> tuple[int, Object] | None:
@@ -90,7 +90,7 @@ class RecordingConnection(Connection):
 
     @override
     async def stream(self, path: str, query: dict[str, str], seconds: float) -> AsyncIterator[bytes]:
-        """Watch without any event."""
+        """Tell nothing: a watch in which nothing ever happens."""
         await asyncio.Event().wait()
         yield b""
 
@@ -131,7 +131,7 @@ class RecordingConnection(Connection):
         return 200, self._store(path, made, {}, call, "Update" if touched else "")
 
     def _store(self, path: str, live: Object, body: Object, call: Call, operation: str) -> Object:
-        self._version += 1
+        self.version += 1
         made = merged(live, body)
         manager = call.query.get("fieldManager", "")
         entries = list(made["metadata"].get("managedFields", ()))
@@ -146,7 +146,7 @@ class RecordingConnection(Connection):
             key = (manager, operation, part)
             others = [e for e in entries if (e["manager"], e["operation"], e.get("subresource", "")) != key]
             entries = [*others, mine]
-        made["metadata"] |= {"resourceVersion": str(self._version), "managedFields": entries}
+        made["metadata"] |= {"resourceVersion": str(self.version), "managedFields": entries}
         made["metadata"].setdefault("uid", f"uid-{path}")
         self.objects[path] = made
         return made

@@ -156,7 +156,8 @@ class Controller:
         self._listed = asyncio.Event()
         self._resync_now = asyncio.Event()
         self._list_lock = asyncio.Lock()
-        self._to_list: set[Kind] = set()
+        # Kinds to list, and how often streams have asked: a list answers only what was asked before it.
+        self._to_list: dict[Kind, int] = {}
         self._list_now = asyncio.Event()
         self._watch: RunningWatch | None = None
         self._watch_begun = 0.0
@@ -238,7 +239,7 @@ class Controller:
     def on_listed(self, watch: RunningWatch, kind: Kind) -> None:
         """List the kind: no watch reports what was deleted before its own list was read."""
         if watch is self._watch and kind is not CRD:
-            self._to_list.add(kind)
+            self._to_list[kind] = self._to_list.get(kind, 0) + 1
             self._list_now.set()
             for mark in [mark for mark in self._unreported if mark[0] is kind]:
                 del self._unreported[mark]
@@ -392,10 +393,12 @@ class Controller:
             await self._list_now.wait()
             self._list_now.clear()
             for kind in list(self._to_list):
+                asked = self._to_list[kind]
                 try:
                     await self._list(kind)
-                    self._to_list.discard(kind)
                     failures = 0
+                    if self._to_list[kind] == asked:
+                        del self._to_list[kind]
                 except (ApiUnavailable, ApiError) as error:
                     log.warning("list failed: %s", error, extra={"kind": kind.resource})
             if self._to_list:
@@ -403,7 +406,8 @@ class Controller:
                 failures += 1
                 self._list_now.set()
                 if self.reach is not None:
-                    self._to_list &= self.reach.watchable
+                    for kind in self._to_list.keys() - self.reach.watchable:
+                        del self._to_list[kind]
 
     async def _list(self, kind: Kind) -> None:
         spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)

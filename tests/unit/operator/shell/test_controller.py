@@ -356,3 +356,17 @@ def test_a_gate_that_closes_again_stops_the_workers_at_the_next_key() -> None:
         assert len(run.passes()) == before + 1
 
     drive(body)
+
+
+def test_a_stream_that_begins_while_its_kind_is_listed_has_it_listed_again() -> None:
+    async def body(run: Run) -> None:
+        run.connection.latency = 1.0
+        watch = run.watches[0]
+        lists = len(run.connection.times(LIST_POOLS))
+        run.controller.on_listed(watch, POOL)
+        await asyncio.sleep(0.5)  # the list is under way, and may have been read already
+        run.controller.on_listed(watch, POOL)
+        await asyncio.sleep(10.0)
+        assert len(run.connection.times(LIST_POOLS)) == lists + 2
+
+    drive(body)
