@@ -376,6 +376,14 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan |
         engine_label_key=extractor.params.engine_label_key,
         default_engine=extractor.params.default_engine,
         engines=extractor.params.engines,
+        port=source.params.port or 0,
+        uses_tls=source.params.scheme == "https",
+        insecure_skip_verify=source.params.insecure_skip_verify,
+        ca_cert_path=source.params.ca_cert_path,
+        client_cert_path=source.params.client_cert_path,
+        client_key_path=source.params.client_key_path,
+        server_name=source.params.server_name,
+        bearer_token_file=source.params.bearer_token_file,
     )
 
 

@@ -9,18 +9,59 @@ from pydantic import AfterValidator, Field, model_validator
 from endpoint_picker.datalayer.metrics_page import ENGINES, Engine, Gauge, Series
 from endpoint_picker.scheduling.plugin import Plugin, PluginParams
 
+FilePath = Annotated[str, Field(max_length=4096, pattern=r"^(/[^\x00]*)?$")]
+"""Absolute path of a file, "" for none."""
+
 
 class SourceParams(PluginParams):
     """Parameters of metrics-data-source."""
 
-    scheme: Literal["http"] = "http"
+    scheme: Literal["http", "https"] = "http"
     """How the metrics are fetched."""
     path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/metrics"
-    """Path of the metrics page on the endpoint's port."""
+    """Path of the metrics page."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of the page; the endpoint's own when absent."""
+    insecure_skip_verify: bool = False
+    """With https: take any certificate."""
+    ca_cert_path: FilePath = ""
+    """PEM file that servers' certificates are verified with; https needs it, or insecureSkipVerify."""
+    client_cert_path: FilePath = ""
+    """PEM certificate that servers are shown."""
+    client_key_path: FilePath = ""
+    """Its key; in the certificate's file when absent."""
+    server_name: str = Field(default="", max_length=253, pattern=r"^[A-Za-z0-9.:-]*$")
+    """Name that servers' certificates bear; the endpoint's address when absent."""
+    bearer_token_file: FilePath = ""
+    """File whose token goes along; it is read again when it changes."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SourceParams":
+        if self.scheme == "http":
+            given = {
+                "caCertPath": self.ca_cert_path,
+                "clientCertPath": self.client_cert_path,
+                "clientKeyPath": self.client_key_path,
+                "serverName": self.server_name,
+                "bearerTokenFile": self.bearer_token_file,
+            }
+            for name, value in given.items():
+                if value:
+                    msg = f"{name} needs scheme https"
+                    raise ValueError(msg)
+        elif self.insecure_skip_verify == bool(self.ca_cert_path):
+            raise ValueError("scheme https needs either caCertPath or insecureSkipVerify: true")
+        elif self.bearer_token_file and self.insecure_skip_verify:
+            raise ValueError("bearerTokenFile needs caCertPath: a token does not go to a server unverified")
+        if self.client_key_path and not self.client_cert_path:
+            raise ValueError("clientKeyPath needs clientCertPath")
+        if self.server_name and self.insecure_skip_verify:
+            raise ValueError("serverName does nothing with insecureSkipVerify")
+        return self
 
 
 class MetricsDataSource(Plugin):
-    """metrics-data-source: where a server's metrics page is, on the endpoint's own port."""
+    """metrics-data-source: where a server's metrics page is, and how it is asked for."""
 
     __slots__ = ("params",)
     type_name = "metrics-data-source"

@@ -11,10 +11,19 @@ MAX_HEAD: Final = 16_384
 _MAX_LINE: Final = 1024
 #: Most chunks of a body: each costs some microseconds, and the peer chooses how many there are.
 MAX_CHUNKS: Final = 4096
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class ResponseError(Exception):
     """The peer sent something that is no usable response; the connection is of no further use."""
+
+
+class RedirectError(ResponseError):
+    """The peer names another place of the page."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__("redirect")
+        self.location = location
 
 
 class ResponseReader:
@@ -85,6 +94,8 @@ class ResponseReader:
             status = _status(lines[0])
             if 100 <= status < 200:
                 continue
+            if status in _REDIRECTS:
+                raise RedirectError(_location(lines))
             if status != 200:
                 msg = f"status {status}"
                 raise ResponseError(msg)
@@ -199,6 +210,14 @@ def _status(line: bytes) -> int:
     if len(words) < 2 or not line.startswith(b"HTTP/1.") or len(words[1]) != 3 or not words[1].isdigit():
         raise ResponseError("not HTTP/1")
     return int(words[1])
+
+
+def _location(lines: list[bytes]) -> str:
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"location":
+            return value.strip().decode("latin-1")
+    raise ResponseError("redirect without location")
 
 
 def _chunk_size(line: bytes) -> int:

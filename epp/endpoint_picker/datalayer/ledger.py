@@ -86,6 +86,10 @@ class Ledger:
         self._marked[row] = self._reserved[row]
         self._since_mark[row] = 0
 
+    def reserved_since_scrape(self, row: int) -> bool:
+        """Tell whether anything was reserved on the row since its last scrape started, even if given back."""
+        return row < len(self._reserved) and self._reserved[row] != self._marked[row]
+
     def scrape_succeeded(self, row: int) -> None:
         """Take what was reserved before the scrape's start as counted by the server."""
         self._seen[row] = self._marked[row]

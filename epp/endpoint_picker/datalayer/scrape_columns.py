@@ -25,6 +25,10 @@ class ScrapeColumns:
         """Note that the row's server is about to be asked: it cannot count what is reserved from now on."""
         self._ledger.scrape_started(row)
 
+    def is_chosen(self, row: int) -> bool:
+        """Tell whether requests are in flight to the row's server, or were since it was last asked."""
+        return self._ledger.reserved_since_scrape(row) or bool(self.table.inflight_requests[row])
+
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
         """Write a reading, whose age counts from when it was asked for, in seconds of the caller's clock."""
         table = self.table

@@ -8,13 +8,32 @@ from endpoint_picker.datalayer.metrics_page import ENGINES, Engine
 
 @dataclass(frozen=True, slots=True)
 class ScrapePlan:
-    """Where a server's metrics page is, and whose series are on it."""
+    """Where a server's metrics page is, how it is asked for, and whose series are on it."""
 
     path: str
-    """Path of the page on the endpoint's own port."""
+    """Path of the page."""
     engine_label_key: str
     """Pod label that names the engine."""
     default_engine: str
     """Engine of a pod without the label, or with a value that is not known."""
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     """All engines by name."""
+    port: int = 0
+    """Port of the page; 0 is the endpoint's own."""
+    uses_tls: bool = False
+    insecure_skip_verify: bool = False
+    """Take any certificate."""
+    ca_cert_path: str = ""
+    """PEM file that servers are verified with."""
+    client_cert_path: str = ""
+    client_key_path: str = ""
+    server_name: str = ""
+    """Name that certificates have to bear; "" is the endpoint's address."""
+    bearer_token_file: str = ""
+    """File with the token that goes along; "" is none."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the paths of all files that the plan names."""
+        named = (self.ca_cert_path, self.client_cert_path, self.client_key_path, self.bearer_token_file)
+        return tuple(path for path in named if path)

@@ -1,22 +1,28 @@
 """Asks every ready endpoint for its metrics page, over and over, and writes the scrape columns of the table.
 
 One kept-alive connection and at most one request in flight an endpoint; a slow server is asked less often,
-never twice at a time. There is no task, future or timer a scrape: one timer ticks for all, and bytes are read
-in the transport's callback. A peer decides nothing but its own row.
+never twice at a time. There is no task, future or timer a scrape: one timer ticks for all, several times an
+interval so that servers are asked spread over it, and bytes are read in the transport's callback. A peer
+decides nothing but its own row.
 """
 
 import asyncio
 import errno
 import logging
+import random
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
 from typing_extensions import override
 
 from endpoint_picker.datalayer.contact import Contact
-from endpoint_picker.datalayer.http_response import ResponseError, ResponseReader
+from endpoint_picker.datalayer.http_response import RedirectError, ResponseError, ResponseReader
 from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
+from endpoint_picker.datalayer.redirect import MAX_REDIRECTS, followed
+from endpoint_picker.datalayer.scrape_access import ScrapeAccess
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.scrape_pace import Chance, Pace
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.faults import FaultLog
@@ -32,11 +38,8 @@ MAX_IN_FLIGHT: Final = 256
 #: Scrapes a second, over all endpoints: about a quarter of a core. In a pool so large that an interval does
 #: not reach for all, each is asked less often, in turn, and the ledger fills the time between.
 MAX_PER_SECOND: Final = 4000
-#: Bytes that are read of one server: one with a longer page than vLLM's is asked less often.
-MAX_BYTES_PER_SECOND: Final = 4 << 20
-#: Pauses after failures in a row: the first, and the longest.
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 2.0
+#: Ticks an interval.
+TICKS: Final = 5
 
 #: Errors of connecting that say something of this process, not of the server.
 _OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
@@ -53,6 +56,7 @@ class Scraper:
         clock: Callable[[], float],
         interval: float = 0.05,
         max_in_flight: int = MAX_IN_FLIGHT,
+        chance: Chance | None = None,
     ) -> None:
         """Write into `columns`; take seconds for `interval` and clock."""
         self.table = columns.table
@@ -60,10 +64,16 @@ class Scraper:
         self._plan = plan
         self._clock = clock
         self._interval = interval
+        self._tick_s = interval / TICKS
         self._max_in_flight = max_in_flight
+        self._chance: Chance = chance or random.Random()  # noqa: S311 - jitter
+        self.access = None if plan is None else ScrapeAccess(plan)
+        """Token and TLS context of the plan."""
         self._targets: dict[int, _Target] = {}
         self._version = -1
         self._in_flight = 0
+        self._doubtful_in_flight = 0
+        """Requests under way to servers that failed last."""
         self._turn = 0
         """Position among the targets that is asked first."""
         self.scrapes = 0
@@ -81,6 +91,7 @@ class Scraper:
         """Scrape by another plan from the next tick on; None stops scraping."""
         if plan != self._plan:
             self._plan = plan
+            self.access = None if plan is None else ScrapeAccess(plan)
             self.close()
             self._columns.forget_contact()
 
@@ -96,7 +107,7 @@ class Scraper:
                 except Exception as fault:
                     # A fault of ours in one tick must not blind the picker for good.
                     faults.note(fault, loop.time())
-                due = max(due + self._interval, loop.time())
+                due = max(due + self._tick_s, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:
             self.close()
@@ -105,24 +116,34 @@ class Scraper:
         """Expire what is old, give up what is late, ask whoever is idle and due."""
         now = self._clock()
         self._columns.expire(now)
+        if self.access is not None:
+            self.access.look(now)
         if self._version != self.table.version:
             self._follow()
         for target in self._targets.values():
-            if target.asked_at is not None and now - target.asked_at > DEADLINE_S:
-                target.fail("took too long", Contact.SILENT if target.is_connected else Contact.UNREACHABLE)
+            if target.asked_at is not None:
+                if now - target.asked_at > DEADLINE_S:
+                    target.fail(
+                        "took too long", Contact.SILENT if target.is_connected else Contact.UNREACHABLE
+                    )
+            elif target.pace.is_slow and self._columns.is_chosen(target.row):
+                target.pace.hurry(now)
         self._ask_in_turn(now)
 
     def _ask_in_turn(self, now: float) -> None:
         """Ask those that are idle and due, as many as may be; the next tick goes on with the others."""
         targets = list(self._targets.values())
-        room = min(self._max_in_flight - self._in_flight, max(1, round(MAX_PER_SECOND * self._interval)))
+        room = min(self._max_in_flight - self._in_flight, max(1, round(MAX_PER_SECOND * self._tick_s)))
         start = self._turn if self._turn < len(targets) else 0
         for position in (*range(start, len(targets)), *range(start)):
             if room <= 0:
                 self._turn = position
                 return
             target = targets[position]
-            if target.asked_at is None and now >= target.due:
+            if target.asked_at is None and now >= target.pace.due:
+                # Servers that failed may hang until the deadline: together they hold up to half of the room.
+                if target.is_doubtful and self._doubtful_in_flight >= max(1, self._max_in_flight // 2):
+                    continue
                 target.ask(now)
                 room -= 1
 
@@ -142,8 +163,9 @@ class Scraper:
                 self._drop(row)
         for row in wanted - set(self._targets):
             endpoint = self.table.endpoints[row]
-            if endpoint is not None and self._plan is not None:
-                self._targets[row] = _Target(self, row, endpoint, self._plan)
+            if endpoint is not None and self._plan is not None and self.access is not None:
+                pace = Pace(self._interval, self._chance)
+                self._targets[row] = _Target(self, row, endpoint, self._plan, self.access, pace)
                 self._columns.forget_contact(row)
 
     def _drop(self, row: int) -> None:
@@ -153,14 +175,20 @@ class Scraper:
 
     # Called by targets.
 
-    def started(self, row: int) -> None:
-        """Note that a request to the row's server is about to be sent."""
+    def started(self, row: int, *, doubtful: bool) -> None:
+        """Note that a request to the row's server is about to be sent; `doubtful`: it failed last."""
         self._in_flight += 1
+        self._doubtful_in_flight += doubtful
         self._columns.started(row)
 
-    def ended(self) -> None:
+    def ended(self, *, doubtful: bool) -> None:
         """Note that a request is over, whatever came of it."""
         self._in_flight -= 1
+        self._doubtful_in_flight -= doubtful
+
+    def is_busy(self, row: int, reading: Reading) -> bool:
+        """Tell whether the row's server works by its page, or was sent something by this picker."""
+        return reading.waiting > 0 or reading.running > 0 or self._columns.is_chosen(row)
 
     def now(self) -> float:
         """Return the clock's time."""
@@ -181,51 +209,84 @@ class _Target:
     """One endpoint: its connection, its request under way, when it is due again."""
 
     __slots__ = (
+        "_access",
+        "_asked_doubtful",
         "_connecting",
         "_failures",
+        "_hops",
         "_owner",
         "_page",
-        "_pause",
+        "_path",
+        "_plan",
+        "_port",
         "_request",
+        "_request_version",
         "_response",
-        "_row",
         "_transport",
         "asked_at",
-        "due",
         "endpoint",
+        "pace",
+        "row",
     )
 
-    def __init__(self, owner: Scraper, row: int, endpoint: Endpoint, plan: ScrapePlan) -> None:
+    def __init__(
+        self,
+        owner: Scraper,
+        row: int,
+        endpoint: Endpoint,
+        plan: ScrapePlan,
+        access: ScrapeAccess,
+        pace: Pace,
+    ) -> None:
         self._owner = owner
-        self._row = row
+        self._plan = plan
+        self._access = access
+        self.row = row
         self.endpoint = endpoint
+        self.pace = pace
         self._page = PageReader(
             engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines)
         )
-        self._request = (
-            f"GET {plan.path} HTTP/1.1\r\nHost: {endpoint.hostport}\r\n"
-            "Accept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: headroom-epp\r\n\r\n"
-        ).encode("ascii")
+        self._port, self._path = self._place()
+        """Where the page is: of the plan, or of the redirect that was followed last."""
+        self._hops = 0
+        """Redirects followed by the scrape under way."""
+        self._request = b""
+        self._request_version = -1
+        """Version of the access that the request was made with."""
         self._response = ResponseReader(MAX_PAGE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pause = FIRST_PAUSE_S
         self._failures = 0
         """Scrapes in a row that brought nothing."""
+        self._asked_doubtful = False
         self.asked_at: float | None = None
         """When the request under way was started; None while there is none."""
-        self.due = 0.0
-        """When to ask again after a failure or a very long page; otherwise every tick."""
 
     @property
     def is_connected(self) -> bool:
         """Tell whether there is a connection to the server."""
         return self._transport is not None
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Tell whether the last scrape failed."""
+        return self._failures > 0
+
     def ask(self, now: float) -> None:
         """Send a request, over a new connection where there is none."""
         self.asked_at = now
-        self._owner.started(self._row)
+        self.pace.asked(now)
+        self._hops = 0
+        self._asked_doubtful = self.is_doubtful
+        self._owner.started(self.row, doubtful=self._asked_doubtful)
+        if not self._access.is_usable:
+            self.fail(self._access.complaint, Contact.WITHOUT_METRICS)
+            return
+        if self._request_version != self._access.version:
+            # Another token or context: what is connected was let in by the old one.
+            self._disconnect()
+            self._build_request()
         if self._transport is not None:
             self._transport.write(self._request)
         else:
@@ -234,17 +295,29 @@ class _Target:
     def fail(self, why: str, contact: Contact) -> None:
         """Give the scrape up, and pause longer after each failure in a row."""
         self._failures += 1
-        self._owner.failed(self._row, contact, self._failures)
+        if self._port != self.endpoint.port:
+            # Another port than the one that serves requests: it says nothing of that one.
+            contact = Contact.WITHOUT_METRICS
+        self._owner.failed(self.row, contact, self._failures)
         _LOG.debug("scrape of %s failed: %s", self.endpoint.hostport, why)
-        self.due = self._owner.now() + self._pause
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        self.pace.failed(self._owner.now())
         self.close()
+        if (self._port, self._path) != self._place():
+            # A redirect that led nowhere is not followed from memory.
+            self._port, self._path = self._place()
+            self._request_version = -1
 
     def close(self) -> None:
         """End the request under way and the connection."""
         if self.asked_at is not None:
-            self.asked_at = None
-            self._owner.ended()
+            self._end()
+        self._disconnect()
+
+    def _end(self) -> None:
+        self.asked_at = None
+        self._owner.ended(doubtful=self._asked_doubtful)
+
+    def _disconnect(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
@@ -252,15 +325,52 @@ class _Target:
             transport, self._transport = self._transport, None
             transport.abort()
 
+    def _place(self) -> tuple[int, str]:
+        return self._plan.port or self.endpoint.port, self._plan.path
+
+    @property
+    def _authority(self) -> str:
+        address = self.endpoint.address
+        return f"[{address}]:{self._port}" if ":" in address else f"{address}:{self._port}"
+
+    def _build_request(self) -> None:
+        token = self._access.token
+        authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        self._request = (
+            f"GET {self._path} HTTP/1.1\r\nHost: {self._authority}\r\n{authorization}"
+            "Accept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: headroom-epp\r\n\r\n"
+        ).encode("ascii")
+        self._request_version = self._access.version
+
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
+        context = self._access.context
+        name = (self._plan.server_name or self.endpoint.address) if context is not None else None
         try:
-            await loop.create_connection(lambda: _Link(self), self.endpoint.address, self.endpoint.port)
+            await loop.create_connection(
+                lambda: _Link(self), self.endpoint.address, self._port, ssl=context, server_hostname=name
+            )
         except OSError as error:
             self._connecting = None
             self.fail(str(error), _contact_of(error))
         else:
             self._connecting = None
+
+    def _follow(self, location: str) -> None:
+        """Ask where the server sends the scrape to, within the scrape's deadline."""
+        scheme = "https" if self._plan.uses_tls else "http"
+        place = followed(location, f"{scheme}://{self._authority}{self._path}")
+        if place is None:
+            self.fail("redirects to another host", Contact.WITHOUT_METRICS)
+            return
+        if self._hops >= MAX_REDIRECTS:
+            self.fail("redirects without end", Contact.WITHOUT_METRICS)
+            return
+        self._hops += 1
+        self._port, self._path = place
+        self._disconnect()
+        self._build_request()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     # Called by the link.
 
@@ -282,6 +392,9 @@ class _Target:
             return
         try:
             page = self._response.feed(data)
+        except RedirectError as redirect:
+            self._follow(redirect.location)
+            return
         except ResponseError as error:
             self.fail(str(error), Contact.WITHOUT_METRICS)
             return
@@ -307,12 +420,11 @@ class _Target:
         if asked_at is None or not reading.is_useful:
             self.fail("has none of the expected series", Contact.WITHOUT_METRICS)
             return
-        self.asked_at = None
-        self._owner.ended()
-        self._pause = FIRST_PAUSE_S
+        self._end()
         self._failures = 0
-        self.due = asked_at + len(page) / MAX_BYTES_PER_SECOND
-        self._owner.write(self._row, reading, asked_at)
+        busy = self._owner.is_busy(self.row, reading)
+        self.pace.read(self._owner.now(), busy=busy, size=len(page))
+        self._owner.write(self.row, reading, asked_at)
         if not self._response.keep_alive:
             self.close()
 
@@ -321,6 +433,9 @@ def _contact_of(error: OSError) -> Contact:
     """Return what a failure to connect says of the server."""
     if isinstance(error, ConnectionRefusedError):
         return Contact.REFUSED
+    if isinstance(error, ssl.SSLError):
+        # The port is open, with another protocol or a certificate that is not trusted.
+        return Contact.WITHOUT_METRICS
     return Contact.UNKNOWN if error.errno in _OWN_ERRORS else Contact.UNREACHABLE
 
 

@@ -2,14 +2,18 @@
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from aiohttp import web
 
+from certificates import mount, new_pair
 from endpoint_picker.datalayer.contact import Contact, port_health
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
@@ -31,12 +35,14 @@ Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def model_server(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+async def model_server(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     app = web.Application()
-    app.router.add_get("/metrics", handler)
+    app.router.add_get("/{path:.*}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     try:
         yield runner.addresses[0][1]
@@ -72,12 +78,12 @@ async def raw_server(peer: Peer) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def scraping_of(
-    *ports: int, max_in_flight: int = 64
+    *ports: int, max_in_flight: int = 64, plan: ScrapePlan = PLAN
 ) -> AsyncIterator[tuple[Scraper, EndpointTable, Ledger]]:
     table = EndpointTable()
     ledger = Ledger(table)
     columns = ScrapeColumns(table, ledger)
-    scraper = Scraper(columns, PLAN, clock=time.monotonic, interval=0.02, max_in_flight=max_in_flight)
+    scraper = Scraper(columns, plan, clock=time.monotonic, interval=0.02, max_in_flight=max_in_flight)
     table.replace(endpoint(port) for port in ports)
     task = asyncio.create_task(scraper.run())
     try:
@@ -406,3 +412,172 @@ async def test_one_failure_does_not_change_what_is_said_of_a_server() -> None:
             assert contact(table, port) is Contact.ANSWERS
             scrapes = scraper.scrapes
             await until(lambda scrapes=scrapes: scraper.scrapes > scrapes)  # type: ignore[misc]
+
+
+async def test_metrics_on_another_port_are_read_and_say_nothing_of_the_endpoints_own() -> None:
+    async with raw_server(hang) as model, model_server(healthy) as metrics:
+        async with scraping_of(model, plan=replace(PLAN, port=metrics)) as (_, table, _ledger):
+            await until(lambda: table.waiting[row_of(table, model)] == 3)
+        async with scraping_of(model, plan=replace(PLAN, port=unused_port())) as (_, table, _ledger):
+            await until(lambda: contact(table, model) is Contact.WITHOUT_METRICS)
+
+
+async def test_a_redirect_is_followed_once_and_remembered() -> None:
+    asked: list[str] = []
+
+    async def moved(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path == "/metrics":
+            raise web.HTTPTemporaryRedirect(f"http://{request.host}/metrics/")
+        return await healthy(request)
+
+    async with model_server(moved) as port, scraping_of(port) as (scraper, table, _):
+        await until(lambda: scraper.scrapes >= 5)
+        assert table.waiting[row_of(table, port)] == 3
+        assert asked.count("/metrics") == 1
+        assert scraper.failures == 0
+
+
+async def test_a_redirect_that_leads_nowhere_is_forgotten() -> None:
+    lost = False
+
+    async def moved(request: web.Request) -> web.Response:
+        if request.path == "/metrics" and not lost:
+            raise web.HTTPFound("/elsewhere")
+        if request.path == "/elsewhere" and lost:
+            raise web.HTTPNotFound
+        return await healthy(request)
+
+    async with model_server(moved) as port, scraping_of(port) as (scraper, _table, _):
+        await until(lambda: scraper.scrapes >= 2)
+        lost, seen = True, scraper.scrapes
+        await until(lambda: scraper.failures >= 1 and scraper.scrapes >= seen + 3)
+
+
+async def test_no_redirect_leads_to_another_host_or_around_in_a_circle() -> None:
+    visited: list[str] = []
+
+    async def counting(request: web.Request) -> web.Response:
+        visited.append(request.host)
+        return await healthy(request)
+
+    circles = 0
+
+    async def circle(_request: web.Request) -> web.Response:
+        nonlocal circles
+        circles += 1
+        raise web.HTTPFound("/metrics")
+
+    async with model_server(counting) as other:
+
+        async def away(_request: web.Request) -> web.Response:
+            raise web.HTTPFound(f"http://localhost:{other}/metrics")
+
+        async with model_server(away) as first, model_server(circle) as second:
+            async with scraping_of(first, second) as (scraper, table, _):
+                await until(
+                    lambda: contact(table, first) is contact(table, second) is Contact.WITHOUT_METRICS
+                )
+                assert not visited
+                assert circles <= 4 * scraper.failures
+
+
+def tls_server(folder: Path, name: str) -> ssl.SSLContext:
+    folder.mkdir()
+    mount(folder, new_pair(name))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+async def test_tls_is_verified_or_explicitly_not(tmp_path: Path) -> None:
+    served, stranger = tls_server(tmp_path / "served", "model.test"), tmp_path / "stranger"
+    tls_server(stranger, "model.test")
+    trusting = replace(
+        PLAN, uses_tls=True, ca_cert_path=str(tmp_path / "served/tls.crt"), server_name="model.test"
+    )
+    async with model_server(healthy, tls=served) as port:
+        for plan in (trusting, replace(PLAN, uses_tls=True, insecure_skip_verify=True)):
+            async with scraping_of(port, plan=plan) as (scraper, table, _):
+                await until(lambda table=table: table.waiting[row_of(table, port)] == 3)  # type: ignore[misc]
+                assert scraper.failures == 0
+        for plan in (
+            replace(trusting, server_name="other.test"),
+            replace(trusting, ca_cert_path=str(stranger / "tls.crt")),
+            replace(trusting, ca_cert_path=str(tmp_path / "absent")),
+        ):
+            async with scraping_of(port, plan=plan) as (scraper, table, _):
+                await until(
+                    lambda table=table: contact(table, port) is Contact.WITHOUT_METRICS  # type: ignore[misc]
+                )
+                assert scraper.scrapes == 0
+
+
+async def test_the_bearer_token_goes_along_and_is_replaced_with_its_file(tmp_path: Path) -> None:
+    tokens: list[str | None] = []
+
+    async def guarded(request: web.Request) -> web.Response:
+        tokens.append(request.headers.get("Authorization"))
+        return await healthy(request)
+
+    context, file = tls_server(tmp_path / "served", "model.test"), tmp_path / "token"
+    file.write_text("first\n")
+    plan = replace(
+        PLAN,
+        uses_tls=True,
+        ca_cert_path=str(tmp_path / "served/tls.crt"),
+        server_name="model.test",
+        bearer_token_file=str(file),
+    )
+    async with model_server(guarded, tls=context) as port, scraping_of(port, plan=plan) as (scraper, _t, _l):
+        await until(lambda: "Bearer first" in tokens)
+        assert scraper.access is not None
+        fresh = tmp_path / "fresh"
+        fresh.write_text("second")
+        fresh.rename(file)
+        scraper.access.look(time.monotonic() + 60)
+        await until(lambda: "Bearer second" in tokens)
+        fresh.write_text("two\nlines")
+        fresh.rename(file)
+        scraper.access.look(time.monotonic() + 120)
+        seen = len(tokens)
+        await until(lambda: len(tokens) > seen + 2)
+        assert set(tokens) == {"Bearer first", "Bearer second"}
+
+
+async def test_an_idle_server_is_asked_less_often_than_one_that_is_chosen() -> None:
+    asked = {"idle": 0, "chosen": 0}
+
+    def serving(kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(_request: web.Request) -> web.Response:
+            asked[kind] += 1
+            return web.Response(text="vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n")
+
+        return answer
+
+    async with model_server(serving("idle")) as idle, model_server(serving("chosen")) as chosen:
+        async with scraping_of(idle, chosen) as (_, table, ledger):
+            row = row_of(table, chosen)
+            reservation = Reservation(row=row, generation=int(table.generation[row]), tokens=0)
+            ledger.reserve(reservation)
+            await until(lambda: asked["chosen"] >= 40)
+            assert 1.5 * asked["idle"] < asked["chosen"]
+            ledger.release(reservation)
+            before = dict(asked)
+            await until(lambda: asked["idle"] >= before["idle"] + 20)
+            # Idle after load is idle as before: the two are asked alike.
+            assert asked["chosen"] - before["chosen"] <= 1.5 * (asked["idle"] - before["idle"])
+
+
+async def test_many_hung_servers_leave_room_for_the_others() -> None:
+    with socket.socket() as stuck:
+        # Connections are made by the kernel and never accepted.
+        stuck.bind(("0.0.0.0", 0))
+        stuck.listen(64)
+        hung = [Endpoint(f"h{n}", "default", f"127.0.0.{n}", stuck.getsockname()[1]) for n in range(2, 8)]
+        async with model_server(healthy) as port, scraping_of(port, max_in_flight=4) as (scraper, table, _):
+            table.replace([*hung, endpoint(port)])
+            await until(lambda: all(table.contact[table.rows_of([each.address])] for each in hung))
+            seen, failures = scraper.scrapes, scraper.failures
+            await until(lambda: scraper.failures >= failures + 4)
+            assert scraper.scrapes > seen + 10

@@ -136,6 +136,51 @@ def test_an_engine_that_cannot_be_read_is_refused(config: str, default: str) -> 
         engines(config, default=default)
 
 
+def source(parameters: str) -> PickerConfig:
+    return built(f"plugins: [{{type: metrics-data-source, parameters: {{{parameters}}}}}]")
+
+
+def test_another_port_and_tls_are_read() -> None:
+    config = source(
+        "scheme: https, port: 8002, caCertPath: /ca, clientCertPath: /c, clientKeyPath: /k, "
+        "serverName: model.test, bearerTokenFile: /token"
+    )
+    plan = config.scrape
+    assert plan is not None
+    assert (plan.port, plan.uses_tls, plan.server_name) == (8002, True, "model.test")
+    assert plan.files == ("/ca", "/c", "/k", "/token")
+    insecure = source("scheme: https, insecureSkipVerify: true").scrape
+    assert insecure is not None
+    assert insecure.insecure_skip_verify
+
+
+def test_what_charts_render_for_plain_http_is_read() -> None:
+    config = source("scheme: http, path: /metrics, insecureSkipVerify: true")
+    assert config.scrape is not None
+    assert not config.scrape.uses_tls
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param("scheme: https", id="neither verified nor explicitly not"),
+        pytest.param("scheme: https, caCertPath: /ca, insecureSkipVerify: true", id="verified and not"),
+        pytest.param("caCertPath: /ca", id="TLS settings without TLS"),
+        pytest.param("bearerTokenFile: /token", id="a token in clear text"),
+        pytest.param(
+            "scheme: https, insecureSkipVerify: true, bearerTokenFile: /token", id="a token to a stranger"
+        ),
+        pytest.param("scheme: https, insecureSkipVerify: true, serverName: a", id="a name nobody checks"),
+        pytest.param("scheme: https, caCertPath: /ca, clientKeyPath: /k", id="a key without certificate"),
+        pytest.param("scheme: https, caCertPath: ca", id="a relative path"),
+        pytest.param("port: 0", id="port 0"),
+    ],
+)
+def test_a_source_that_cannot_be_asked_safely_is_refused(parameters: str) -> None:
+    with pytest.raises(ConfigError, match=r"plugins\[0\]\.parameters"):
+        source(parameters)
+
+
 def test_scraping_can_be_left_out() -> None:
     assert built("dataLayer: {injectDefaults: false}").scrape is None
 

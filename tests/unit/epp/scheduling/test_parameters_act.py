@@ -70,7 +70,21 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     },
     "load-aware-scorer": {"threshold": ({}, None, 4)},
     "max-score-picker": {"maxNumOfEndpoints": ({}, None, 1)},
-    "metrics-data-source": {"path": ({}, None, "/prom")},
+    "metrics-data-source": {
+        "scheme": ({"insecureSkipVerify": True}, None, "https"),
+        "path": ({}, None, "/prom"),
+        "port": ({}, None, 8002),
+        "insecureSkipVerify": ({}, None, True),
+        "caCertPath": ({"scheme": "https"}, "/a", "/b"),
+        "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),
+        "clientKeyPath": (
+            {"scheme": "https", "insecureSkipVerify": True, "clientCertPath": "/c"},
+            None,
+            "/k",
+        ),
+        "serverName": ({"scheme": "https", "caCertPath": "/a"}, None, "model.test"),
+        "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
+    },
     "no-hit-lru-scorer": {"lruSize": ({}, None, 1)},
     "prefix-cache-affinity-filter": {
         "affinityThreshold": ({}, None, 0.1),
@@ -100,7 +114,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "weighted-random-picker": {"maxNumOfEndpoints": ({}, None, 1)},
 }
 #: Parameters of which there is one value only: the name is read so that configurations of others load.
-ONE_VALUE = {("metrics-data-source", "scheme"), ("prefix-cache-affinity-filter", "ttftSource")}
+ONE_VALUE = {("prefix-cache-affinity-filter", "ttftSource")}
 
 
 def keys_of(kind: type[Plugin]) -> set[str]:

@@ -1,0 +1,33 @@
+"""Where a server sends the scraper: to another path or port of its own, never to another host. Pure."""
+
+import re
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+#: Redirects that one scrape follows.
+MAX_REDIRECTS: Final = 3
+#: Longest path, with its query.
+_MAX_PATH: Final = 1024
+_PATH: Final = re.compile(r"/[!-~]*")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def followed(location: str, asked: str) -> tuple[int, str] | None:
+    """Return port and path that `location` names, read relative to the URL that was asked.
+
+    None unless scheme and host are those of `asked`: a server must not steer the scraper, with its token, to
+    another host.
+    """
+    if not location.isascii() or not location.isprintable():
+        return None
+    try:
+        old, new = urlsplit(asked), urlsplit(urljoin(asked, location))
+        port = new.port
+    except ValueError:
+        return None
+    if (new.scheme, new.hostname) != (old.scheme, old.hostname) or new.username is not None:
+        return None
+    path = (new.path or "/") + (f"?{new.query}" if new.query else "")
+    if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
+        return None
+    return port or _DEFAULT_PORTS[new.scheme], path
