@@ -10,16 +10,52 @@ where `unseen` counts the reservations that are still held and were made after t
 that errs on the side of spreading. Nothing in flight is ever added to W or R beyond that, so no request is
 counted twice for longer than one interval. A row without metrics has W and R unknown; there the whole
 `inflight_requests` is all that is known.
+
+An endpoint that leaves the pool may come back with its requests still running: a pod that lost a label for a
+moment, a pool that was deleted and applied again. What is held on it is kept aside and counted again when the
+same server returns, under whatever row.
 """
 
-from endpoint_picker.datalayer.table import EndpointTable
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Reservation
+
+_Tenancy = tuple[int, int]
+"""Row and generation."""
+_Server = tuple[str, str, str, int, str]
+"""What identifies a server: namespace, name, address, port, incarnation."""
+
+
+class _Away:
+    """What is held on a server that is not in the table, or on one that returned under another tenancy."""
+
+    __slots__ = ("moved", "requests", "reserved", "server", "tokens")
+
+    def __init__(self, server: _Server, requests: int, tokens: int, reserved: int) -> None:
+        self.server = server
+        self.requests = requests
+        """Reservations that name the old tenancy; 0 ends the entry, so that entries are bounded by them."""
+        self.tokens = tokens
+        self.reserved = reserved
+        """Number of the tenancy's last reservation."""
+        self.moved: _Tenancy | None = None
+        """The server's tenancy since its return."""
 
 
 class Ledger:
     """Sole writer of the table's in-flight columns."""
 
-    __slots__ = ("_marked", "_reserved", "_seen", "_since_mark", "_table", "held", "released", "reserved")
+    __slots__ = (
+        "_away",
+        "_away_servers",
+        "_marked",
+        "_reserved",
+        "_seen",
+        "_since_mark",
+        "_table",
+        "held",
+        "released",
+        "reserved",
+    )
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -37,7 +73,11 @@ class Ledger:
         """Reservations held, those on endpoints that are gone included."""
         self.reserved = 0
         self.released = 0
-        table.on_free(self._forget)
+        self._away: dict[_Tenancy, _Away] = {}
+        self._away_servers: dict[_Server, _Tenancy] = {}
+        """Servers that are not in the table, with their last tenancy."""
+        table.on_free(self._keep_aside)
+        table.on_add(self._take_back)
 
     def reserve(self, reservation: Reservation) -> None:
         """Count the reservation's request and tokens on its row."""
@@ -57,27 +97,69 @@ class Ledger:
         """Give back the reservation's tokens: the prompt has been computed. Only the first call counts."""
         if reservation.released or not reservation.tokens:
             return
-        if self._table.is_current(reservation.row, reservation.generation):
+        if self._is_here(reservation):
             self._table.inflight_tokens[reservation.row] -= reservation.tokens
+        elif away := self._away.get((reservation.row, reservation.generation)):
+            away.tokens -= reservation.tokens
         reservation.tokens = 0
 
     def release(self, reservation: Reservation) -> bool:
         """Give the reservation back; return False, and do nothing, when that was done before."""
         if reservation.released:
             return False
-        if reservation.tokens:
-            self.computed(reservation)
+        self._uncount(reservation)
         reservation.released = True
         self.held -= 1
         self.released += 1
-        row, table = reservation.row, self._table
-        if table.is_current(row, reservation.generation):
+        return True
+
+    def move(self, reservation: Reservation, row: int) -> None:
+        """Count the reservation on the row whose server turned out to work on it; its prompt is computed.
+
+        It is not unseen there: the server has had it for a while.
+        """
+        if reservation.released:
+            return
+        self._uncount(reservation)
+        reservation.row, reservation.generation = row, self._table.generation[row]
+        reservation.sequence = 0
+        self._table.inflight_requests[row] += 1
+
+    def _uncount(self, reservation: Reservation) -> None:
+        """Take the reservation's request and tokens off where they are counted."""
+        if reservation.tokens:
+            self.computed(reservation)
+        if self._is_here(reservation):
+            row, table = reservation.row, self._table
             table.inflight_requests[row] -= 1
             if reservation.sequence > self._seen[row]:
                 table.unseen[row] -= 1
             if reservation.sequence > self._marked[row]:
                 self._since_mark[row] -= 1
+        else:
+            self._leave((reservation.row, reservation.generation))
+
+    def _is_here(self, reservation: Reservation) -> bool:
+        """Tell whether the reservation's server is in the table; point the reservation at its row if so."""
+        while not self._table.is_current(reservation.row, reservation.generation):
+            tenancy = (reservation.row, reservation.generation)
+            away = self._away.get(tenancy)
+            if away is None or away.moved is None:
+                return False
+            reservation.row, reservation.generation = away.moved
+            self._leave(tenancy)
         return True
+
+    def _leave(self, tenancy: _Tenancy) -> None:
+        """Note that a reservation names the old tenancy no longer."""
+        away = self._away.get(tenancy)
+        if away is None:
+            return
+        away.requests -= 1
+        if not away.requests:
+            del self._away[tenancy]
+            if away.moved is None:
+                del self._away_servers[away.server]
 
     def scrape_started(self, row: int) -> None:
         """Remember what was reserved before a scrape of the row is sent; the latest start counts."""
@@ -95,12 +177,43 @@ class Ledger:
         self._seen[row] = self._marked[row]
         self._table.unseen[row] = self._since_mark[row]
 
-    def _forget(self, row: int) -> None:
-        if row < len(self._reserved):
-            for column in (self._reserved, self._marked, self._seen, self._since_mark):
-                column[row] = 0
+    def _keep_aside(self, row: int) -> None:
+        """Keep what is held on the row's tenant, which leaves the table."""
+        if row >= len(self._reserved):
+            return
+        table, endpoint = self._table, self._table.endpoints[row]
+        requests = int(table.inflight_requests[row])
+        if requests and endpoint is not None:
+            server, tenancy = _server(endpoint), (row, table.generation[row])
+            tokens = int(table.inflight_tokens[row])
+            self._away[tenancy] = _Away(server, requests, tokens, self._reserved[row])
+            self._away_servers[server] = tenancy
+        for column in (self._reserved, self._marked, self._seen, self._since_mark):
+            column[row] = 0
+
+    def _take_back(self, row: int) -> None:
+        """Count again what is held on the row's new tenant, if it was in the table before."""
+        if not self._away_servers:
+            return
+        table, endpoint = self._table, self._table.endpoints[row]
+        tenancy = None if endpoint is None else self._away_servers.pop(_server(endpoint), None)
+        if tenancy is None:
+            return
+        if row >= len(self._reserved):
+            self._grow()
+        away = self._away[tenancy]
+        away.moved = (row, table.generation[row])
+        table.inflight_requests[row] = table.unseen[row] = self._since_mark[row] = away.requests
+        table.inflight_tokens[row] = away.tokens
+        self._reserved[row] = away.reserved
+        # Below every number: none of them has been seen since the return.
+        self._marked[row] = self._seen[row] = -1
 
     def _grow(self) -> None:
         more = len(self._table.endpoints) - len(self._reserved)
         for rows in (self._reserved, self._marked, self._seen, self._since_mark):
             rows.extend([0] * more)
+
+
+def _server(endpoint: Endpoint) -> _Server:
+    return endpoint.namespace, endpoint.name, endpoint.address, endpoint.port, endpoint.incarnation

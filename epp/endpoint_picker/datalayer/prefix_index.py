@@ -148,6 +148,22 @@ class PrefixIndex:
         while self.entries > self._max_entries:
             self._evict(max(self._recent, key=self._size), min(_SHED, self.entries - self._max_entries))
 
+    def discard(self, chain: Sequence[int], row: int) -> None:
+        """Note that the row does not hold these blocks after all."""
+        recent = self._recent.get(row)
+        if recent is None:
+            return
+        holders, keep, before = self._holders, ~(1 << row), len(recent)
+        for block in chain:
+            if block in recent:
+                del recent[block]
+                left = holders[block] & keep
+                if left:
+                    holders[block] = left
+                else:
+                    del holders[block]
+        self.entries -= before - len(recent)
+
     def capacity(self, row: int) -> int:
         """Return how many of the index's blocks the row's server can hold, by what it reported."""
         tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])

@@ -58,6 +58,7 @@ class EndpointTable:
         "_by_ip",
         "_by_key",
         "_free",
+        "_on_add",
         "_on_free",
         "block_size",
         "contact",
@@ -117,6 +118,7 @@ class EndpointTable:
         self._by_ip: dict[str, list[int]] = {}
         self._free = list(range(size - 1, -1, -1))
         self._on_free: list[Callable[[int], None]] = []
+        self._on_add: list[Callable[[int], None]] = []
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -124,6 +126,10 @@ class EndpointTable:
     def on_free(self, forget: Callable[[int], None]) -> None:
         """Call `forget(row)` for every row that loses its tenant, before the row can get another."""
         self._on_free.append(forget)
+
+    def on_add(self, welcome: Callable[[int], None]) -> None:
+        """Call `welcome(row)` for every row that gets a tenant, right after it did."""
+        self._on_add.append(welcome)
 
     def replace(self, endpoints: Iterable[Endpoint]) -> bool:
         """Make the table hold exactly these endpoints; return whether anything changed.
@@ -162,6 +168,10 @@ class EndpointTable:
                 found.update(self._by_ip.get(entry.strip("[]"), ()))
         return np.array(sorted(found), dtype=np.intp) if found else _EMPTY
 
+    def row_of(self, hostport: str) -> int | None:
+        """Return the ready row of the address ("ip:port"), None when there is none."""
+        return self._by_hostport.get(hostport)
+
     def occupied(self) -> list[int]:
         """Return the rows that have a tenant, ready or not, in ascending order."""
         return sorted(self._by_key.values())
@@ -186,6 +196,8 @@ class EndpointTable:
         self.endpoints[row] = endpoint
         self.hostports[row] = endpoint.hostport
         self.ready[row] = endpoint.ready
+        for welcome in self._on_add:
+            welcome(row)
 
     def _remove(self, key: tuple[str, str], row: int) -> None:
         for forget in self._on_free:

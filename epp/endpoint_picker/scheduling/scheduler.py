@@ -159,13 +159,17 @@ class Scheduler:
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Give the prompt's tokens back, as it has been computed, and call the followers.
 
-        When another endpoint than the primary answered, give all back: the request is not where it was
-        reserved, and the next scrape of the other endpoint counts it.
+        When another endpoint than the primary answered, the request is counted there from now on; an address
+        that is no ready endpoint's is not counted.
         """
         ledger = self.pool.ledger
         if record.served_by and record.served_by != decision.endpoint:
-            for reservation in decision.reservations:
-                ledger.release(reservation)
+            row = self.pool.table.row_of(record.served_by)
+            for at, reservation in enumerate(decision.reservations):
+                if row is None or at:
+                    ledger.release(reservation)
+                else:
+                    ledger.move(reservation, row)
         else:
             for reservation in decision.reservations:
                 ledger.computed(reservation)

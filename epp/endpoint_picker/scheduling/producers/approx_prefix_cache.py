@@ -12,7 +12,8 @@ from endpoint_picker.datalayer.prefix_index import (
     PrefixIndex,
 )
 from endpoint_picker.datalayer.table import EndpointTable
-from endpoint_picker.decision import Reservation
+from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
 from endpoint_picker.scheduling.plugin import Follower, PluginParams, Pool, Producer
@@ -57,7 +58,7 @@ class PrefixParams(PluginParams):
 class ApproxPrefixCacheProducer(Producer, Follower):
     """Matches the prompt's blocks against the pool's prefix index, and notes there where the prompt went."""
 
-    __slots__ = ("_index", "params")
+    __slots__ = ("_index", "_table", "params")
     type_name = "approx-prefix-cache-producer"
     params_type = PrefixParams
     produces = frozenset({PREFIX_MATCH})
@@ -65,11 +66,13 @@ class ApproxPrefixCacheProducer(Producer, Follower):
     def __init__(self, params: PrefixParams) -> None:
         self.params = params
         self._index: PrefixIndex
+        self._table: EndpointTable
 
     @override
     def attach(self, pool: Pool) -> None:
         """Set how the pool's index cuts and bounds; what it knows already stays."""
         self._index = pool.index
+        self._table = pool.table
         self._index.configure(
             auto=self.params.auto_tune,
             block_tokens=self.params.block_size_tokens,
@@ -91,4 +94,24 @@ class ApproxPrefixCacheProducer(Producer, Follower):
     def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
         """Note that the reserved endpoint is going to hold the prompt."""
         if candidates.prompt_blocks:
+            reservation.prefix_chain = candidates.prefix_chain
             self._index.record(candidates.prefix_chain, reservation.row)
+
+    @override
+    def first_byte(self, decision: Decision, record: Record) -> None:
+        """Note the prompt where it was computed, when another endpoint than the primary answered.
+
+        The scheduler has pointed the reservation at the endpoint that answered, if that is known. The primary
+        keeps the blocks that it was believed to hold before the decision.
+        """
+        reservation = decision.reservations[0]
+        chain, reservation.prefix_chain = reservation.prefix_chain, ()
+        if not chain or not record.served_by or record.served_by == decision.endpoint:
+            return
+        table = self._table
+        picked = table.row_of(decision.endpoint)
+        if picked is not None:
+            self._index.discard(chain[round(decision.prefix_hit * len(chain)) :], picked)
+        served = table.row_of(record.served_by)
+        if served is not None:
+            self._index.record(chain, served)

@@ -1,10 +1,14 @@
 """The ledger: conserved whatever the order of reservations, scrapes, releases and changes of the pool."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.metrics_page import Reading
+from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Reservation
 
@@ -71,6 +75,92 @@ def test_an_old_pick_does_not_touch_the_rows_next_tenant() -> None:
     assert ledger.held == 1
 
 
+def test_a_server_that_leaves_and_returns_has_its_requests_still() -> None:
+    table = table_of(1)
+    ledger = Ledger(table)
+    first, second, third = (picked(table, int(table.ready_rows[0])) for _ in range(3))
+    for pick in (first, second, third):
+        ledger.reserve(pick)
+    table.replace([Endpoint("other", "default", "10.0.0.9", 8000)])
+    ledger.release(first)
+    ledger.computed(second)
+    table.replace(
+        [Endpoint("other", "default", "10.0.0.9", 8000), Endpoint("p1", "default", "10.0.0.1", 8000)]
+    )
+    (row,) = table.rows_of(["10.0.0.1:8000"]).tolist()
+    assert (table.inflight_requests[row], table.inflight_tokens[row], table.unseen[row]) == (2, 10, 2)
+    ledger.scrape_started(row)
+    ledger.scrape_succeeded(row)
+    assert table.unseen[row] == 0
+    ledger.release(second)
+    table.replace([])
+    table.replace([Endpoint("p1", "default", "10.0.0.1", 8000)])
+    (row,) = table.ready_rows.tolist()
+    assert (table.inflight_requests[row], table.unseen[row]) == (1, 1)
+    ledger.release(third)
+    assert (table.inflight_requests[row], table.inflight_tokens[row], table.unseen[row]) == (0, 0, 0)
+    assert ledger.held == 0
+
+
+def test_another_server_of_the_same_name_begins_without_requests() -> None:
+    table = EndpointTable()
+    table.replace([Endpoint("p", "default", "10.0.0.1", 8000, incarnation="a")])
+    ledger = Ledger(table)
+    old = picked(table, int(table.ready_rows[0]))
+    ledger.reserve(old)
+    table.replace([Endpoint("p", "default", "10.0.0.1", 8000, incarnation="b")])
+    (row,) = table.ready_rows.tolist()
+    assert (table.inflight_requests[row], table.unseen[row]) == (0, 0)
+    ledger.release(old)
+    assert (table.inflight_requests[row], ledger.held) == (0, 0)
+
+
+def test_a_request_that_another_server_works_on_is_counted_there() -> None:
+    table = table_of(1, 2)
+    ledger = Ledger(table)
+    first, second = table.ready_rows.tolist()
+    pick = picked(table, first)
+    ledger.reserve(pick)
+    ledger.move(pick, second)
+    assert table.inflight_requests[[first, second]].tolist() == [0, 1]
+    assert table.unseen[[first, second]].tolist() == [0, 0]
+    assert table.inflight_tokens[[first, second]].tolist() == [0, 0]
+    ledger.release(pick)
+    ledger.move(pick, first)
+    assert table.inflight_requests[[first, second]].tolist() == [0, 0]
+    assert ledger.held == 0
+
+
+def test_a_stream_of_thirty_minutes_keeps_its_slot_through_scrapes_and_flaps() -> None:
+    table = table_of(1)
+    ledger = Ledger(table)
+    columns = ScrapeColumns(table, ledger)
+    pick = picked(table, int(table.ready_rows[0]))
+    ledger.reserve(pick)
+    ledger.computed(pick)
+    server = Endpoint("p1", "default", "10.0.0.1", 8000)
+    for second in range(30 * 60):
+        if second % 60 == 30:
+            table.replace([])
+        elif second % 60 == 33:
+            table.replace([server])
+        elif second % 60 == 40:
+            table.replace([replace(server, ready=False)])
+        elif second % 60 == 45:
+            table.replace([server])
+        for row in table.ready_rows.tolist():
+            columns.started(row)
+            columns.write(row, Reading(0.0, 1.0, 0.1, 16, 100), asked_at=float(second))
+        columns.expire(float(second))
+        for row in table.occupied():
+            assert table.inflight_requests[row] == 1
+            assert not second or table.unseen[row] <= 1
+    (row,) = table.ready_rows.tolist()
+    assert (table.inflight_requests[row], table.unseen[row]) == (1, 0)
+    ledger.release(pick)
+    assert (table.inflight_requests[row], ledger.held) == (0, 0)
+
+
 class LedgerHistory(RuleBasedStateMachine):
     """Random histories against plain counting."""
 
@@ -83,6 +173,8 @@ class LedgerHistory(RuleBasedStateMachine):
         self.ledger = Ledger(self.table)
         self.held: dict[Reservation, int] = {}
         """Held picks, and the scrapes of their row that had started when they were made."""
+        self.server: dict[Reservation, str] = {}
+        """Addresses that the picks went to."""
         self.started: dict[tuple[int, int], int] = {}
         self.seen: dict[tuple[int, int], int] = {}
 
@@ -99,7 +191,16 @@ class LedgerHistory(RuleBasedStateMachine):
         pick = picked(self.table, row, tokens)
         self.ledger.reserve(pick)
         self.held[pick] = self.started.get(self.tenant(row), 0)
+        self.server[pick] = self.table.hostports[row]
         return pick
+
+    @rule(pick=picks, choice=st.integers(0, 50))
+    def move(self, pick: Reservation, choice: int) -> None:
+        row = self.row(choice)
+        self.ledger.move(pick, row)
+        if pick in self.held:
+            self.held[pick] = -1
+            self.server[pick] = self.table.hostports[row]
 
     @rule(pick=picks)
     def compute(self, pick: Reservation) -> None:
@@ -129,13 +230,18 @@ class LedgerHistory(RuleBasedStateMachine):
 
     @rule(numbers=st.sets(st.integers(1, 40), min_size=1))
     def change_pool(self, numbers: set[int]) -> None:
+        before = set(self.table.hostports)
         self.table.replace(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in numbers)
+        for pick in self.held:
+            # No scrape has counted what is held on a server that returns.
+            if self.server[pick] not in before and self.server[pick] in self.table.hostports:
+                self.held[pick] = 0
 
     @invariant()
     def agrees_with_counting(self) -> None:
         assert self.ledger.held == len(self.held) == self.ledger.reserved - self.ledger.released
         for row in self.table.ready_rows.tolist():
-            mine = [p for p in self.held if (p.row, p.generation) == self.tenant(row)]
+            mine = [p for p in self.held if self.server[p] == self.table.hostports[row]]
             assert self.table.inflight_requests[row] == len(mine)
             assert self.table.inflight_tokens[row] == sum(p.tokens for p in mine)
             seen = self.seen.get(self.tenant(row), 0)
