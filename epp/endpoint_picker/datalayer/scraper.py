@@ -350,7 +350,7 @@ class _Target:
             await loop.create_connection(
                 lambda: _Link(self), self.endpoint.address, self._port, ssl=context, server_hostname=name
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a server name that is no host name
             self._connecting = None
             self.fail(str(error), _contact_of(error))
         else:
@@ -429,14 +429,15 @@ class _Target:
             self.close()
 
 
-def _contact_of(error: OSError) -> Contact:
+def _contact_of(error: OSError | ValueError) -> Contact:
     """Return what a failure to connect says of the server."""
     if isinstance(error, ConnectionRefusedError):
         return Contact.REFUSED
     if isinstance(error, ssl.SSLError):
         # The port is open, with another protocol or a certificate that is not trusted.
         return Contact.WITHOUT_METRICS
-    return Contact.UNKNOWN if error.errno in _OWN_ERRORS else Contact.UNREACHABLE
+    own = isinstance(error, OSError) and error.errno in _OWN_ERRORS
+    return Contact.UNKNOWN if own else Contact.UNREACHABLE
 
 
 class _Link(asyncio.Protocol):

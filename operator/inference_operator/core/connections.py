@@ -32,6 +32,8 @@ def judge_endpoints(seen: Observation) -> Judgement:
     blind = [port for port in health.ports if port.silent or port.without_metrics]
     if blind:
         return Judgement("True", reasons.WITHOUT_METRICS.say(ports=_spelled(blind, _answers)))
+    if health.missing_signals:
+        return Judgement("True", reasons.SIGNAL_MISSING.say(signals=", ".join(health.missing_signals)))
     return Judgement("True", reasons.ENDPOINTS_REACHABLE.say())
 
 

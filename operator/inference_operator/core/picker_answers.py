@@ -86,6 +86,7 @@ def _together(all_health: Sequence[PickerHealth]) -> PickerHealth | None:
         failed_handshakes=tuple(sorted({kind for health in all_health for kind in health.failed_handshakes})),
         connected=any(health.connected for health in all_health),
         ports=tuple(port for _, port in sorted(worst.items())),
+        missing_signals=tuple(sorted({name for health in all_health for name in health.missing_signals})),
         settled=all(health.settled for health in all_health),
     )
 

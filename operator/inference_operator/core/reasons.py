@@ -186,6 +186,11 @@ WITHOUT_METRICS: Final = Reason(
     "The picker reaches the endpoints but picks some without knowing their load: {ports}. See which model "
     "server runs there, and the picker's metrics-data-source.",
 )
+SIGNAL_MISSING: Final = Reason(
+    "SignalMissing",
+    "The picker finds on no endpoint's metrics page: {signals}. See which model server runs there, and the "
+    "picker's core-metrics-extractor.",
+)
 PORT_UNREACHABLE: Final = Reason(
     "PortUnreachable",
     "{ports}. Start the model servers on that port, or correct spec.targetPorts of the pool.",

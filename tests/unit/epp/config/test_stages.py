@@ -116,7 +116,7 @@ def test_the_picker_that_is_not_in_the_profile_is_checked_as_well() -> None:
 def test_producers_run_after_what_they_consume_and_only_where_they_are_needed() -> None:
     config = built("plugins: [{type: needs-ttft}, {type: predicts}]")
     assert [kind.__name__ for kind in producers(config)] == ["ApproxPrefixCacheProducer", "Predicts"]
-    assert len(config.scheduling.hooks.first_byte) == 1
+    assert len(config.scheduling.hooks.first_byte) == 2
     assert len(config.scheduling.decided) == 1
     idle = built("plugins: [{type: queue-scorer}, {type: predicts}]")
     assert producers(idle) == []

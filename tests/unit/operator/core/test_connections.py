@@ -75,6 +75,15 @@ def test_endpoints(ports: tuple[PortHealth, ...], status: str, reason: str, word
     assert made["Ready"][:2] == (("False", reason) if status == "False" else ("True", "Ready"))
 
 
+def test_a_signal_that_no_endpoint_shows() -> None:
+    made = conditions(
+        health=PickerHealth(ports=(FINE,), connected=True, missing_signals=("kv_usage", "blocks"))
+    )
+    assert made["EndpointsReachable"][:2] == ("True", "SignalMissing")
+    assert "kv_usage, blocks" in made["EndpointsReachable"][2]
+    assert made["Ready"][:2] == ("True", "Ready")
+
+
 @pytest.mark.parametrize(
     ("kinds", "reason", "words"),
     [
@@ -116,6 +125,7 @@ def test_of_several_pods_the_worst_of_each_port_and_every_kind_count() -> None:
         failed_handshakes=("cleartext_http2",),
         connected=True,
         ports=(PortHealth(port=8001, total=3, refused=2),),
+        missing_signals=("kv_usage",),
         settled=False,
     )
     for said in ([first, second], [second, first]):
@@ -124,6 +134,7 @@ def test_of_several_pods_the_worst_of_each_port_and_every_kind_count() -> None:
             failed_handshakes=("cleartext_http2", "untrusted"),
             connected=True,
             ports=(FINE, PortHealth(port=8001, total=3, refused=2)),
+            missing_signals=("kv_usage",),
             settled=False,
         )
         assert not answer.settled
