@@ -50,7 +50,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
     "not matched; a server that lacks an early block gets nothing for later ones",
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
-    "core-metrics-extractor": "no LoRA series yet",
+    "core-metrics-extractor": "no LoRA series and no custom metrics yet; all engines of a pod are combined",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
     "header-based-testing-filter": "without the header it keeps all",
     "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "
@@ -59,7 +59,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "label-selector-filter": "none left is 503, not 429",
     "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",
     "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
-    "metrics-data-source": "see its parameters for what is read",
+    "metrics-data-source": "https is verified unless insecureSkipVerify says otherwise; a token may go along",
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
     "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
