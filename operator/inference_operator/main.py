@@ -41,7 +41,7 @@ def raise_file_limit() -> None:
 
 
 async def run(settings: Settings) -> int:
-    """Run until told to stop; return the exit status."""
+    """Run until SIGTERM or SIGINT; return the exit status."""
     try:
         connection = await Connection.open(settings.kubeconfig)
     except ConnectionProblem as problem:

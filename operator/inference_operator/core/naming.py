@@ -1,4 +1,4 @@
-"""Names of what the operator makes, and the metadata that marks it as ours. Pure."""
+"""Names of what the operator makes, and the metadata that marks it as Headroom's. Pure."""
 
 from hashlib import sha256
 from typing import Any, Final
@@ -53,7 +53,7 @@ def child_labels(seen: Observation, app: str) -> dict[str, str]:
 
 
 def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
-    """Return the metadata of a child: where it is, that it is ours, and that it goes with its pool."""
+    """Return the metadata of a child: name, namespace, Headroom's marks, and the pool as owner."""
     return {
         "name": name,
         "namespace": seen.namespace,

@@ -107,7 +107,7 @@ class Observation:
     pool_fault: str = ""
     """Which field of the pool its type refuses, and why; "" when none."""
     picker_object: Object | None = None
-    """The EndpointPicker named like the pool, whoever made it."""
+    """The EndpointPicker named like the pool, a user's or the operator's."""
     picker: EndpointPicker | None = None
     """The same, typed; None also when its type refuses it."""
     picker_fault: str = ""
@@ -115,7 +115,7 @@ class Observation:
     held_status: EndpointPickerStatus | None = None
     """The status that the EndpointPicker has, also when its spec is refused."""
     service: Object | None = None
-    """The Service that the pool names, whoever made it; read live when the watch knows none."""
+    """The Service that the pool names, Headroom's or not; read live when the cache has none."""
     children: Mapping[ChildKey, Object] = field(default_factory=dict)
     """Objects that carry our label and this pool's name; the EndpointPicker is not among them."""
     rivals: tuple[Rival, ...] = ()

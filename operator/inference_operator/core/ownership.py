@@ -1,7 +1,7 @@
-"""Which pools are ours, which objects are ours, and why a pool cannot be worked. Pure.
+"""Which pools and objects are Headroom's, and why a pool cannot work. Pure.
 
-An object is ours when it carries our label and names the pool: by our annotation, or by its controller where
-the annotation was lost. `kubectl delete --cascade=orphan` and backups strip ownerReferences.
+An object is Headroom's when it carries Headroom's label and names the pool: by the annotation, or by its
+controller where the annotation was lost. `kubectl delete --cascade=orphan` and backups strip ownerReferences.
 """
 
 import json
@@ -40,13 +40,13 @@ class Stance(Enum):
     WAITING = "waiting"
     """Its Service has not been absent for long enough; nothing is done yet."""
     LET_GO = "let go"
-    """The Service is somebody else's: our other children are removed, nothing else is touched."""
+    """The Service is not Headroom's: Headroom's other children are removed, nothing else is touched."""
     UNWORKABLE = "unworkable"
-    """It cannot work as it is: told in the conditions, no picker is run."""
+    """It cannot work as it is: the conditions say why, and no picker is run."""
     HELD = "held"
     """It cannot work as it is, but what runs already is left running."""
     HANDS_OFF = "hands off"
-    """It is gone, going, or not ours to manage: nothing is done."""
+    """It is gone, being deleted, or not to be managed: nothing is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _labelled(labels: Mapping[str, str] | None) -> bool:
 
 
 def selector_taker(service: Object) -> str | None:
-    """Return the manager, other than us, that owns the Service's selector; None when nobody else does."""
+    """Return the manager, other than the operator, that owns the Service's selector; None without one."""
     for entry in service.get("metadata", {}).get("managedFields", ()):
         fields = entry.get("fieldsV1", {}).get("f:spec", {})
         manager = entry.get("manager", "")

@@ -1,4 +1,4 @@
-"""Our entry in a pool's status.parents: only for our own standalone proxy, and only ours. Pure.
+"""Headroom's entry in a pool's status.parents, for its standalone proxy; other entries stay. Pure.
 
 The list is atomic and gateways write it too: it is read, changed in our entry, and written back whole.
 """

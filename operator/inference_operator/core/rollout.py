@@ -1,4 +1,4 @@
-"""How a Deployment of ours stands, from its status and its pods that are not ready. Pure."""
+"""How a picker's or proxy's Deployment stands, from its status and its unready pods. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

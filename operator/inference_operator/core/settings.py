@@ -9,7 +9,7 @@ TAKE_UP_WAIT: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that an operator is told at start."""
+    """The operator's settings, fixed at start."""
 
     manage: Literal["all", "annotated"] = "all"
     """Whether every pool is managed, or those annotated headroom.dev/managed: "true" only."""

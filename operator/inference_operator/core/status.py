@@ -41,7 +41,7 @@ _SAID_BY_PICKER: Final = frozenset({CONFIG_ACCEPTED, ENDPOINTS_REACHABLE, PICKER
 _STARTING: Final = frozenset(
     reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
 )
-#: Stances in which a picker of ours may be running, so that its state says something.
+#: Stances in which the pool's picker may be running, so that its state is judged.
 RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
 
 
@@ -56,7 +56,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that is told about a pool."""
+    """Everything that is written about a pool."""
 
     status: EndpointPickerStatus
     summary: Finding
@@ -254,7 +254,7 @@ def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Itera
 
 
 def unready_for(seen: Observation) -> float:
-    """Return for how many seconds a Deployment of ours has been said not to be ready; 0 when all were."""
+    """Return for how many seconds a condition has said that a Deployment is not ready; 0 when all are."""
     held = _held_status(seen)
     since = [
         condition.last_transition_time

@@ -1,4 +1,4 @@
-"""What the API server serves and lets us do: asked before the watches start, and again in every resync."""
+"""What the API server serves and allows: asked before the watches start, and again in every resync."""
 
 from asyncio import gather
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Reach:
 
     access: Access
     watchable: frozenset[Kind]
-    """Kinds that may be listed and watched, in every namespace of ours."""
+    """Kinds that may be listed and watched, in every namespace that the operator works in."""
 
 
 async def look(api: Api, namespaces: tuple[str, ...], child_kinds: tuple[Kind, ...] = CHILD_KINDS) -> Reach:
@@ -60,7 +60,7 @@ async def _served(api: Api, child_kinds: tuple[Kind, ...]) -> frozenset[Kind]:
 
 
 async def _missing(api: Api, kind: Kind, namespaces: tuple[str, ...]) -> frozenset[Denied]:
-    """Return the rights on the kind that are denied, by namespace of ours."""
+    """Return the denied rights on the kind, for each namespace that the operator works in."""
     asked = [(verb, "") for verb in kind.verbs] + [(verb, "status") for verb in kind.status_verbs]
     spaces: tuple[str | None, ...] = namespaces or (None,)
     questions = [

@@ -41,7 +41,7 @@ class ApiError(Exception):
         return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
-class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not a fault of ours
+class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not an error in the program
     """The API server did not answer, or said that it cannot now."""
 
 

@@ -44,7 +44,7 @@ class Applier:
         self._kept: dict[PoolKey, dict[ChildKey, Object]] = {}
 
     def forget(self, key: PoolKey) -> None:
-        """The pool is gone."""
+        """Forget the intents of a pool that is gone."""
         self._kept.pop(key, None)
 
     async def carry_out(self, seen: Observation, intents: Sequence[Intent]) -> Outcome:
@@ -124,7 +124,7 @@ class Applier:
         return not (intent.kind is SERVICE and self._live(seen, intent) is None)
 
     async def remove(self, seen: Observation, doomed: Mapping[ChildKey, Object]) -> list[Failure]:
-        """Delete these objects of ours, each only if it is still the one that was seen."""
+        """Delete these children, each only if it is still the object that was seen."""
         failures = []
         for (kind, name), body in doomed.items():
             try:
@@ -185,7 +185,7 @@ class Applier:
         log.info("deleted %s to make it anew", intent.kind.kind, extra={"object": intent.name})
 
     async def _own_by_apply(self, intent: Intent, live: Object, outcome: Outcome) -> Object:
-        """Make what our POST or JSON patch owns ours by apply, so that a later apply can remove it again."""
+        """Move what a POST or JSON patch owns to the apply entry, so that a later apply can remove it."""
         entries = as_applied(live, FIELD_MANAGER)
         if entries is None:
             return live

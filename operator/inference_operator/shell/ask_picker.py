@@ -108,7 +108,7 @@ class PickerAsker:
         return talk.known
 
     def forget(self, key: PoolKey) -> None:
-        """There is no picker of ours for the pool."""
+        """Stop asking: the operator runs no picker for the pool."""
         if (talk := self._talks.pop(key, None)) is not None:
             talk.stop()
 
@@ -138,7 +138,7 @@ class PickerAsker:
                 if not known.problem:
                     self._learn(key, talk, known)
         except Exception:
-            # A fault of ours with one answer: the condition stays unknown, all else goes on.
+            # A fault in the operator's own code with one answer: the condition stays unknown.
             log.exception("asking a picker broke", extra={"pool": "/".join(key)})
         talk.ended, talk.task = self._clock(), None
         self._learn(key, talk, known)

@@ -14,12 +14,12 @@ from kubernetes.aio import client, config
 from inference_operator.shell.kubeconfig import read_kubeconfig
 
 
-class ConnectionProblem(Exception):  # noqa: N818 - told to the user as a sentence
+class ConnectionProblem(Exception):  # noqa: N818 - its message is for the user
     """There is no way to reach an API server; the message says what to do."""
 
 
 class Connection:
-    """One API server and who we are to it. The ServiceAccount's token is read again before it expires."""
+    """One API server, with credentials. A ServiceAccount's token is read again before it expires."""
 
     __slots__ = ("_client", "_configuration", "_held")
 

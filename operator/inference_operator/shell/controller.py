@@ -262,7 +262,7 @@ class Controller:
             try:
                 await self._run_pass(key)
             except asyncio.CancelledError:
-                self._queue.failed(key, self._clock())  # else nobody would ever take it again
+                self._queue.failed(key, self._clock())  # else it would count as running for ever
                 raise
             self._woken.set()
 
@@ -291,7 +291,7 @@ class Controller:
             )
             return
         except Exception:
-            # A fault of ours with one pool must not take the others down.
+            # A fault in the operator's own code with one pool must not stop the others.
             back_off = self._queue.failed(key, self._clock())
             metrics.PASSES.labels("fault").inc()
             log.exception("pass broke", extra={"pool": pool, "again_in_seconds": round(back_off, 1)})
@@ -351,7 +351,7 @@ class Controller:
                 metrics.RESYNCS.labels("error").inc()
                 log.warning("resync failed: %s", self._resync_problem, extra={"again_in_seconds": delay})
             except Exception as error:
-                # A fault of ours: the watches and workers go on meanwhile.
+                # A fault in the operator's own code: watches and workers go on.
                 failures += 1
                 self._resync_problem = f"{type(error).__name__}: {error}"
                 metrics.RESYNCS.labels("fault").inc()

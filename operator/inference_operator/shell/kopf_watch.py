@@ -1,6 +1,6 @@
 """Watching with kopf: every event goes into a callback, and nothing else happens here.
 
-kopf keeps no state of ours: `on.event` handlers write no annotations and no finalizers; peering and posting
+kopf stores nothing: `on.event` handlers write no annotations and no finalizers; peering and posting
 are off. kopf ends every task it finds in its event loop when it stops, and stops when a watch is answered
 with anything unexpected: so it gets a thread with a loop of its own, and the owner of a `Watch` starts the
 next one.
@@ -30,7 +30,7 @@ from inference_operator.shell.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 
-#: Who the watcher is. Without it kopf asks for the name of the user, and fails where the uid has none.
+#: Identity of the watcher. Without it kopf asks for the name of the user, and fails where the uid has none.
 _IDENTITY: Final = "headroom-operator"
 #: Seconds until the headers of a watch's answer must have come: the API server sends them at once.
 _HEADER_SECONDS: Final = 5.0
@@ -38,7 +38,7 @@ _HEADER_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 30.0
 #: Objects a page of a list.
 _CHUNK: Final = 500
-#: Seconds until a thread that was told to stop has its event loop stopped.
+#: Seconds between `abandon` and the stop of the thread's event loop.
 _STOP_SECONDS: Final = 5.0
 #: Seconds that a stopped thread gives its last tasks.
 _LAST_SECONDS: Final = 2.0

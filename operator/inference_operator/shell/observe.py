@@ -68,7 +68,7 @@ class Reader:
         self._known_since: dict[PoolKey, tuple[str, float]] = {}
         self._parsed: dict[tuple[Kind, PoolKey], dict[str, tuple[Object, InferenceObjective | None]]] = {}
         self.access = Access()
-        """What the API server lets us do; replaced in every resync."""
+        """What the API server allows; replaced in every resync."""
 
     async def observe(self, key: PoolKey) -> Observation:
         """Return what is known of the pool now. Raises ApiUnavailable and ApiError."""
@@ -138,7 +138,7 @@ class Reader:
         return tuple(rivals)
 
     async def _service(self, seen: Observation) -> Object | None:
-        """Return the Service that the pool names: ours from the cache, anybody else's live."""
+        """Return the Service that the pool names: from the cache, or live if the cache does not know it."""
         ref = seen.picker_ref
         if ref is None or ref.group or ref.kind != "Service":
             return None
@@ -189,7 +189,7 @@ class Reader:
         return tally(pods, [port.number for port in pool.spec.target_ports])
 
     async def _unready_pods(self, seen: Observation) -> tuple[Object, ...]:
-        """Return the pods that say why a Deployment of ours is not ready."""
+        """Return the unready pods of the pool's Deployments, which say why a Deployment is not ready."""
         found: list[Object] = []
         for (kind, name), body in seen.children.items():
             if kind is DEPLOYMENT and not rolled_out(body):

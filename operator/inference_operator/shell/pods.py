@@ -119,7 +119,7 @@ class PodWatches:
                 pause = _FIRST_PAUSE
                 await asyncio.sleep(_FIRST_PAUSE)  # a stream that ends at once must not spin
             except (ApiError, ApiUnavailable, TimeoutError) as error:
-                # A missing right is told as a condition; meanwhile each pass counts by a list.
+                # A condition names the missing right; meanwhile each pass counts by a list.
                 self._unsync(namespace)
                 log.debug("pods not watched: %s", error, extra={"namespace": namespace})
                 await asyncio.sleep(pause)

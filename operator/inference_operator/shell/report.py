@@ -103,7 +103,7 @@ class Reporter:
                 "annotations": {PICKER_ANNOTATION: word},
             },
         }
-        # The annotation is Headroom's own: whoever else wrote it, the word has to be right.
+        # The annotation is Headroom's alone, so another manager's value is overwritten.
         written = await self._api.apply(POOL, body, REPORT_MANAGER, force=True)
         self._cache.put(POOL, written)
         if seen.picker_object is None:
@@ -183,7 +183,7 @@ class Reporter:
 
 
 def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
-    """Return whether it is for us to judge the objective: not while somebody else's picker may use it.
+    """Return whether the operator writes the objective's status: not while another picker may use it.
 
     What we have said before is kept right in any case.
     """

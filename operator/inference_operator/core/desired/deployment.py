@@ -19,7 +19,7 @@ from inference_operator.core.observation import Observation
 REPLICAS: Final = 1
 """One, until pickers elect a leader: each keeps its own ledger and prefix index."""
 DRAIN_SECONDS: Final = 30
-"""Seconds for which a picker that was told to stop serves the streams it has."""
+"""Seconds after SIGTERM for which a picker serves the streams it has."""
 LEAVE_SECONDS: Final = 10
 """Seconds for which a picker that is being replaced goes on as before, until gateways use the new one.
 
@@ -27,7 +27,7 @@ Without them Envoy sees the old picker's health fail before DNS or endpoints nam
 503 where failureMode is FailClose.
 """
 GRACE_SECONDS: Final = LEAVE_SECONDS + DRAIN_SECONDS + 15
-"""Seconds after which the kubelet kills a picker that was told to stop: leave, drain, room to close."""
+"""Seconds between a pod's deletion and SIGKILL: leave, drain, room to close."""
 HUNG_GRACE_SECONDS: Final = 5
 """Seconds after which the kubelet kills a picker whose liveness probe failed."""
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {

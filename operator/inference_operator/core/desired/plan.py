@@ -1,4 +1,4 @@
-"""The whole intent for a pool, and what of ours has no place in it. Pure."""
+"""The whole intent for a pool, and which of its objects have no place in it. Pure."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ from inference_operator.core.ownership import Stance, Verdict
 def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
     """Return what should exist, in the order in which to make it.
 
-    The Service comes first: who makes it has the picker. Only where the pool cannot work, the EndpointPicker
-    alone is made, to carry the reason.
+    The Service comes first: creating it claims the picker's name. Where the pool cannot work, only the
+    EndpointPicker is made, to carry the reason.
     """
     if verdict.stance not in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD} or seen.spec.paused:
         return ()
@@ -40,7 +40,7 @@ def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
 
 
 def superfluous(seen: Observation, verdict: Verdict, intents: Sequence[Intent]) -> dict[ChildKey, Object]:
-    """Return our objects that should not exist any more."""
+    """Return Headroom's objects that should not exist any more."""
     if verdict.stance not in {Stance.MANAGED, Stance.UNWORKABLE, Stance.LET_GO} or seen.spec.paused:
         return {}
     wanted = {(intent.kind, intent.name) for intent in intents}

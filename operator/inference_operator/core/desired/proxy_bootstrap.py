@@ -57,7 +57,7 @@ def proxy_args(settings: ProxySettings) -> list[str]:
         bootstrap_yaml(settings),
         "--concurrency",
         str(WORKERS),
-        # Hot restart shares memory between all Envoys of a host, and nobody restarts this one hot.
+        # Hot restart shares memory between all Envoys of a host, and this one is never restarted hot.
         "--disable-hot-restart",
         "--log-level",
         "warning",
@@ -75,7 +75,7 @@ def bootstrap(settings: ProxySettings) -> Config:
     return {
         "node": {"id": f"{identity}/{settings.address}", "cluster": identity},
         # An abstract socket, reachable inside the pod's network namespace only: the status listener passes on
-        # the two paths that others need, and nobody outside can reach /quitquitquit.
+        # the two paths that others need, and /quitquitquit is reachable only inside the pod.
         "admin": {"address": pipe(_admin_path(settings))},
         "overload_manager": {
             "resource_monitors": [

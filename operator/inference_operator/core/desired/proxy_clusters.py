@@ -155,7 +155,7 @@ def picker_cluster(host: str, port: int) -> Config:
         "transport_socket": extension(
             "envoy.transport_sockets.tls",
             "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            # The picker signs its own certificate, so there is nobody to ask about it. No server name is
+            # The picker signs its own certificate, so no authority can verify it. No server name is
             # sent: gRPC servers log an error for each one that their certificate does not hold.
             common_tls_context={"alpn_protocols": ["h2"]},
         ),
