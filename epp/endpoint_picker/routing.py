@@ -29,7 +29,7 @@ from endpoint_picker.scheduling.plugin import Pool, RandomSource
 from endpoint_picker.scheduling.scheduler import Scheduler
 from inference_api.offered import Offered
 
-#: Pause, seconds, before a decision that waits again can be released once more.
+#: Pause, seconds, before the plugins are asked again, and before a decision that waits again can be released.
 AGAIN_S: Final = 0.001
 
 _LOG: Final = logging.getLogger(__name__)
@@ -95,7 +95,8 @@ class PoolRouter:
         """Answer the decisions whose wait is over; return when to be called next, None: by `wake_at` only."""
         released, due = self._room.advance(self._clock())
         self._answer(released)
-        return due
+        # Not at once: a plugin that is always due must not spin.
+        return None if due is None else max(self._clock() + AGAIN_S, due)
 
     def drain(self) -> None:
         """Refuse what waits, and from now on whatever would."""

@@ -13,10 +13,13 @@ has one end:
 | the picker drains | refused: shutting down; from then on nothing waits | `forget` |
 | as many wait as may | the hold's refusal, at once | `forget` |
 | the plugin fails in `advance` | by its deadline at the latest; the other plugins go on | - |
+| the hold has no finite deadline | its refusal, at once; a fault | `forget` |
+| the hold is another decision's, too | its refusal, at once; a fault | - |
 """
 
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Final
 
 from typing_extensions import override
@@ -137,17 +140,17 @@ class WaitingRoom:
         for owner in self._owners:
             try:
                 holds, next_due = owner.advance(now)
+                # What was released before a fault stays released.
+                for hold in holds:
+                    decision = self._by_hold.pop(hold, None)
+                    if decision is not None:
+                        # Else a plugin that holds it again and again would keep it beyond its deadline.
+                        late = decision.deadline <= now
+                        released.append(Released(decision, hold.refusal if late else None))
+                if next_due is not None and next_due < (inf if due is None else due):
+                    due = next_due
             except Exception as fault:  # third-party plugins raise anything
                 self._on_fault(fault)
-                continue
-            for hold in holds:
-                decision = self._by_hold.pop(hold, None)
-                if decision is not None:
-                    # Else a plugin that holds it again and again would keep it beyond its deadline.
-                    late = decision.deadline <= now
-                    released.append(Released(decision, hold.refusal if late else None))
-            if next_due is not None and (due is None or next_due < due):
-                due = next_due
         while self._deadlines:
             deadline, _number, decision = self._deadlines[0]
             if not decision.is_over and decision.hold in self._by_hold:
@@ -188,7 +191,13 @@ class WaitingRoom:
 
     def _refusal(self, hold: Hold) -> Refusal | None:
         """Return why the hold may not wait, its owner having forgotten it; None when it may."""
-        if not self.is_draining and len(self._by_hold) < self._limit:
+        if hold in self._by_hold:
+            # One of the two decisions would never be answered. The owner keeps the hold: the other one waits.
+            self._on_fault(ValueError("a plugin gave one hold for two decisions"))
+            return hold.refusal
+        if not hold.deadline < inf:
+            self._on_fault(ValueError("a plugin gave a hold without a deadline"))
+        elif not self.is_draining and len(self._by_hold) < self._limit:
             return None
         self._forget(hold)
         return _SHUTTING_DOWN if self.is_draining else hold.refusal

@@ -6,6 +6,10 @@ Pure data. `Reason.say` fills the facts into the sentence.
 from dataclasses import dataclass
 from typing import Final
 
+#: The most characters of a message. A condition's has 32,768 at most (metav1.Condition); an API server's or a
+#: webhook's refusal may be longer, and the status with it would be refused as a whole.
+MESSAGE_LIMIT: Final = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -15,8 +19,11 @@ class Reason:
     sentence: str
 
     def say(self, **facts: object) -> "Finding":
-        """Return the reason with its facts filled in."""
-        return Finding(self.word, self.sentence.format(**facts))
+        """Return the reason with its facts filled in, cut to `MESSAGE_LIMIT`."""
+        message = self.sentence.format(**facts)
+        return Finding(
+            self.word, message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,12 @@ class Part:
 
     @property
     def is_dead(self) -> bool:
-        """Whether beginning anew has not helped."""
-        return self._ends >= DEAD_AFTER
+        """Whether beginning anew has not helped: the newest run has not lasted `SETTLED_AFTER` either."""
+        return self._ends >= DEAD_AFTER and not self._is_settled
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._clock() - self._begun >= SETTLED_AFTER
 
     def cancel(self) -> None:
         """Stop for good, without waiting for the end."""
@@ -75,7 +79,7 @@ class Part:
         if self._stopped:
             return
         error = None if task.cancelled() else task.exception()
-        if self._clock() - self._begun >= SETTLED_AFTER:
+        if self._is_settled:
             self._ends = 0
         back_off = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(self._ends, 16))
         self._ends += 1

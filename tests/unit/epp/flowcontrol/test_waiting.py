@@ -195,6 +195,56 @@ def test_a_plugin_that_fails_keeps_nothing_beyond_its_deadline() -> None:
     assert [type(fault) for fault in stage.faults] == [ZeroDivisionError] * 3
 
 
+@pytest.mark.parametrize("kind", ["fails midway", "gives nothing", "gives a time of no kind"])
+def test_a_plugin_whose_release_fails_midway_keeps_nothing_beyond_its_deadline(kind: str) -> None:
+    class Broken(Queue):
+        __slots__ = ()
+
+        @override
+        def advance(self, now: float) -> tuple[Iterable[Hold], float | None]:
+            if kind == "gives nothing":
+                return None, None  # type: ignore[return-value]
+            if kind == "gives a time of no kind":
+                return self.ready, "soon"  # type: ignore[return-value]
+            return self._holds(), None
+
+        def _holds(self) -> Iterable[Hold]:
+            yield from self.ready
+            raise ZeroDivisionError
+
+    stage, broken, sound = Stage(), Broken(), Queue()
+    stage.room.use([broken, sound])
+    first, stuck, other = stage.wait(3.0), stage.wait(2.0), stage.wait(9.0)
+    broken.ready, sound.ready = [first.hold], [other.hold]
+    released, due = stage.room.advance(1.0)
+    kept = {id(decision) for decision, _ in ends(released)}
+    assert kept == ({id(other)} if kind == "gives nothing" else {id(first), id(other)})
+    assert due == 2.0
+    assert (stuck, LATE) in ends(stage.room.advance(3.0)[0])
+    assert len(stage.room) == 0
+    assert stage.faults
+
+
+def test_a_hold_given_for_two_decisions_makes_the_second_wait_for_nothing() -> None:
+    stage = Stage()
+    waiting = stage.wait(2.0)
+    request = InferenceRequest(request_id="r")
+    assert stage.room.add(request, None, lambda _answer: None, waiting.hold) is LATE
+    assert stage.queue.forgotten == []
+    assert ends(stage.room.advance(2.0)[0]) == [(waiting, LATE)]
+    assert len(stage.faults) == 1
+
+
+@pytest.mark.parametrize("deadline", [float("nan"), float("inf")])
+def test_a_hold_without_a_deadline_does_not_wait(deadline: float) -> None:
+    stage = Stage()
+    hold = stage.queue.hold(deadline)
+    answer = stage.room.add(InferenceRequest(request_id="r"), None, lambda _answer: None, hold)
+    assert answer is LATE
+    assert stage.queue.forgotten == [hold]
+    assert len(stage.faults) == 1
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("wait"), st.integers(1, 20)),

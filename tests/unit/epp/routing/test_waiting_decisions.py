@@ -231,6 +231,19 @@ def test_a_plugin_may_look_by_time() -> None:
     assert second.outcome is Outcome.PICKED
 
 
+@pytest.mark.parametrize("every", [0.0, -1.0])
+def test_a_plugin_that_is_always_due_is_not_asked_without_a_pause(every: float) -> None:
+    stage = Stage(everyS=every)
+    Client(stage.router)
+    waits = Client(stage.router)
+    due = stage.router.advance()
+    assert due is not None
+    assert due > stage.now
+    stage.due = due
+    stage.run(6.0)
+    assert waits.outcome is Outcome.SATURATED
+
+
 def test_endpoints_that_go_refuse_those_that_they_could_serve() -> None:
     stage = Stage()
     Client(stage.router)

@@ -225,6 +225,14 @@ def test_a_failed_write_is_told() -> None:
     assert "too big" in made.summary.message
 
 
+def test_a_refusal_of_any_length_fits_into_a_condition() -> None:
+    finding = reasons.APPLY_FAILED.say(kind="ConfigMap", name="x", message="9" * 100_000)
+    made = told(HEALTHY, Failure(kind=CONFIG_MAP, name="x", finding=finding))
+    assert conditions(made)["ResolvedRefs"] == ("False", "ApplyFailed")
+    assert all(len(each.message) <= 32_768 for each in made.status.conditions)
+    assert max(len(each.message) for each in made.status.conditions) > 1000
+
+
 def test_a_proxy_has_a_condition_while_there_is_one() -> None:
     seen = settled(observation(picker=picker_body(proxy={"mode": "Deployment"})))
     seen = replace(with_deployment(seen, READY_STATUS), endpoints=EndpointTally(1, 1))

@@ -45,6 +45,29 @@ def test_ends_that_lie_far_apart_are_forgiven() -> None:
     run_virtual(main())
 
 
+def test_a_part_that_was_dead_and_runs_again_is_not_dead() -> None:
+    async def main() -> None:
+        broken = True
+
+        async def work() -> None:
+            if broken:
+                raise ValueError("broken")
+            await asyncio.Event().wait()
+
+        supervisor = Supervisor(asyncio.get_running_loop().time)
+        supervisor.start("worker", work, "worker-3")
+        await asyncio.sleep(DEAD_AFTER * 30.0)
+        assert supervisor.dead() == ["worker-3"]
+        broken = False
+        await asyncio.sleep(30.0)
+        assert supervisor.dead() == ["worker-3"]  # it may end again at once
+        await asyncio.sleep(SETTLED_AFTER)
+        assert supervisor.dead() == []
+        await supervisor.close()
+
+    run_virtual(main())
+
+
 def test_a_part_that_was_stopped_does_not_begin_anew() -> None:
     async def main() -> None:
         begun = 0
