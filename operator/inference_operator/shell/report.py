@@ -14,6 +14,7 @@ from inference_api.meta import Condition, api_time, carry_times
 from inference_api.names import PICKER_ANNOTATION
 from inference_operator.core import reasons
 from inference_operator.core.cache import Cache
+from inference_operator.core.desired.config_maps import has_written_priorities
 from inference_operator.core.drift import drift, owned_fields
 from inference_operator.core.kinds import EVENT, PICKER, POOL, Object
 from inference_operator.core.naming import FIELD_MANAGER, REPORT_MANAGER
@@ -52,8 +53,12 @@ class Reporter:
     async def tell_objectives(self, seen: Observation, verdict: Verdict, woken: Callable[[], bool]) -> None:
         """Write the conditions of the pool's objectives, some at a time, until `woken`.
 
-        There may be thousands, and a new priority must not wait for what is said about the others.
+        There may be thousands, and a new priority must not wait for what is said about the others. While the
+        table of priorities is not written, as in a pause or when it is refused, no objective has its priority
+        yet: each keeps the condition that it has.
         """
+        if verdict.stance is Stance.MANAGED and not has_written_priorities(seen):
+            return
         due = [body for each in seen.objectives if (body := self._due_status(seen, verdict, each))]
         for start in range(0, len(due), _AT_ONCE):
             writes = (self._write_status(seen, body) for body in due[start : start + _AT_ONCE])

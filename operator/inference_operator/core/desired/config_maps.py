@@ -47,6 +47,12 @@ def config_text(config: dict[str, Any] | None) -> str:
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
 
 
+def has_written_priorities(seen: Observation) -> bool:
+    """Return whether the ConfigMap holds the priorities of all objectives as they are now."""
+    live = seen.child(CONFIG_MAP, priorities_name(seen.picker_name))
+    return live is not None and (live.get("data") or {}).get(names.PRIORITIES_KEY) == _priorities_text(seen)
+
+
 def priority_table(seen: Observation) -> PriorityTable:
     """Return the objectives of the pool, compiled."""
     return PriorityTable(

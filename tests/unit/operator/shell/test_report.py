@@ -15,7 +15,7 @@ from inference_operator.core.ownership import judge
 from inference_operator.core.status import report
 from inference_operator.shell.api import Api
 from inference_operator.shell.report import Reporter
-from observations import settled
+from observations import observation, settled
 from recording_connection import RecordingConnection
 
 KIND = OBJECTIVES[0]
@@ -49,7 +49,8 @@ def with_objectives(cache: Cache, count: int) -> Observation:
     ]
     for body in bodies:
         cache.put(KIND, body)
-    return replace(settled(), objectives=tuple(InferenceObjective.model_validate(body) for body in bodies))
+    objectives = tuple(InferenceObjective.model_validate(body) for body in bodies)
+    return settled(replace(observation(), objectives=objectives))
 
 
 def test_a_new_priority_does_not_wait_until_all_objectives_are_told() -> None:
@@ -64,6 +65,17 @@ def test_a_new_priority_does_not_wait_until_all_objectives_are_told() -> None:
     assert len(names) == len(set(names)) == 100, "the rest is told next time, and nothing twice"
     asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: False))
     assert len(api.applied) == 100
+
+
+def test_no_objective_is_said_to_have_a_priority_that_is_not_written() -> None:
+    api, cache = Recorder(), Cache()
+    reporter = Reporter(api, cache)
+    seen = with_objectives(cache, 2)
+    refused = replace(seen, children=settled().children)  # the table of before, as in a pause or a refusal
+    asyncio.run(reporter.tell_objectives(refused, judge(refused), lambda: False))
+    assert api.applied == []
+    asyncio.run(reporter.tell_objectives(seen, judge(seen), lambda: False))
+    assert len(api.applied) == 2
 
 
 def test_an_event_that_has_expired_is_made_anew_at_once() -> None:
