@@ -70,7 +70,7 @@ class Exchange(Generic[Late]):
         self.processor = processor
         self.status: Status | None = None
         self.on_resume: Callable[[Late], None] | None = None
-        """Called when a waiting answer is there; whoever drives the exchange sets it while `waits`."""
+        """Called with a late answer; the handler sets it while `waits` is true."""
         self._budget = budget
         self._request = Request.EXPECTED
         self._response = Response.EXPECTED

@@ -61,7 +61,7 @@ class Limits:
     max_send_message: int = 4_194_304
     """A message that we send, before compression."""
     handshake_timeout: float = 10.0
-    """From accept to the peer's SETTINGS and its acknowledgement of ours. TLS before it has as long again."""
+    """From accept until the peer has sent and acknowledged SETTINGS. TLS before it has as long again."""
     frame_timeout: float = 30.0
     """For the rest of a frame or header block that has begun."""
     first_message_timeout: float = 60.0
