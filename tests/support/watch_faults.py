@@ -97,8 +97,17 @@ class WatchFaults:
         self._loop.run_forever()
         self._loop.run_until_complete(self._end_all())
         self._loop.run_until_complete(runner.cleanup())
-        self._loop.run_until_complete(self._session.close())
+        self._loop.run_until_complete(self._disconnect())
         self._loop.close()
+
+    async def _disconnect(self) -> None:
+        """Abort the connections to the API server and let their transports run the last callbacks."""
+        connector = self._session.connector
+        assert isinstance(connector, aiohttp.TCPConnector)
+        await connector.close(abort_ssl=True)
+        await self._session.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def _end_all(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -90,7 +90,7 @@ def test_watches_begin_under_a_uid_without_a_name(cluster: Cluster) -> None:
         space.create("pool", pool("llm"))
         eventually(lambda: space.get("config", "llm-epp-config"))
         heals(space, "llm-epp-config", BACK_WITHIN)
-        assert is_ready(process)
+        eventually(lambda: is_ready(process), "every watch is open")
         assert metric(process.address(), "headroom_operator_watch_starts_total") == 1
     finally:
         assert process.stop() == 0
