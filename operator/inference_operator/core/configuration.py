@@ -38,6 +38,7 @@ def question(seen: Observation) -> Question | None:
         mark=mark,
         deployment=deployment["metadata"].get("resourceVersion", ""),
         endpoints=seen.endpoints,
+        ports=tuple(port.number for port in seen.pool.spec.target_ports),
     )
 
 

@@ -21,15 +21,19 @@ _GATEWAY_FAULTS: Final = {
 def judge_endpoints(seen: Observation) -> Judgement:
     """Return whether each target port has an endpoint that the picker can connect to."""
     health = seen.picker_answer.health
-    if health is None or not health.ports:
+    if health is None:
         return Judgement("Unknown", reasons.CONTACTS_UNKNOWN.say())
-    dead = [port for port in health.ports if port.total and port.unconnected == port.total]
+    wanted = {port.number for port in seen.pool.spec.target_ports} if seen.pool is not None else None
+    ports = [port for port in health.ports if wanted is None or port.port in wanted]
+    if not ports:
+        return Judgement("Unknown", reasons.CONTACTS_NOT_HEARD.say())
+    dead = [port for port in ports if port.total and port.unconnected == port.total]
     if dead:
         return Judgement("False", reasons.PORT_UNREACHABLE.say(ports=_spelled(dead, _connections)))
-    some = [port for port in health.ports if port.unconnected]
+    some = [port for port in ports if port.unconnected]
     if some:
         return Judgement("True", reasons.SOME_UNREACHABLE.say(ports=_spelled(some, _connections)))
-    blind = [port for port in health.ports if port.silent or port.without_metrics]
+    blind = [port for port in ports if port.silent or port.without_metrics]
     if blind:
         return Judgement("True", reasons.WITHOUT_METRICS.say(ports=_spelled(blind, _answers)))
     if health.missing_signals:

@@ -42,9 +42,9 @@ class Stance(Enum):
     LET_GO = "let go"
     """The Service is not Headroom's: Headroom's other children are removed, nothing else is touched."""
     UNWORKABLE = "unworkable"
-    """It cannot work as it is: the conditions say why, and no picker is run."""
+    """It names no picker that could be run: what runs already, of an earlier name, is left as it is."""
     HELD = "held"
-    """It cannot work as it is, but what runs already is left running."""
+    """It cannot be understood wholly, or not be made: what runs already of its picker is left as it is."""
     HANDS_OFF = "hands off"
     """It is gone, being deleted, or not to be managed: nothing is done."""
 
@@ -153,7 +153,9 @@ def _not_to_manage(seen: Observation) -> Verdict | None:
     if seen.pool_metadata.get("deletionTimestamp"):
         return Verdict(Stance.HANDS_OFF, reasons.POOL_TERMINATING.say())
     annotation = seen.managed_annotation
-    if annotation == "false" or (seen.settings.manage == "annotated" and annotation != "true"):
+    if annotation == "false":
+        return Verdict(Stance.HANDS_OFF, reasons.MANAGED_FALSE.say(annotation=names.MANAGED_ANNOTATION))
+    if seen.settings.manage == "annotated" and annotation != "true":
         return Verdict(Stance.HANDS_OFF, reasons.NOT_MANAGED.say(annotation=names.MANAGED_ANNOTATION))
     return None
 

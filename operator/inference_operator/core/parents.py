@@ -25,7 +25,7 @@ def wanted_parents(seen: Observation, verdict: Verdict) -> list[Any] | None:
     held = list((seen.pool_object or {}).get("status", {}).get("parents") or ())
     others = [entry for entry in held if entry.get("controllerName") != CONTROLLER_NAME]
     mine = [entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME]
-    if verdict.stance not in {Stance.MANAGED, Stance.LET_GO, Stance.UNWORKABLE}:
+    if verdict.stance not in {Stance.MANAGED, Stance.LET_GO}:
         return None
     proxied = verdict.stance is Stance.MANAGED and bool(proxy.desired(seen))
     if not proxied:

@@ -26,6 +26,8 @@ class Question:
     """resourceVersion of their Deployment: another one when a pod became ready."""
     endpoints: EndpointTally = field(default_factory=EndpointTally)
     """The pool's endpoints: others may be reached or not."""
+    ports: tuple[int, ...] = ()
+    """The pool's target ports; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,21 @@ def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> Picke
         if said
         else PickerAnswer(problem="no picker pod is ready")
     )
+
+
+def about_all(question: Question, said: Offered) -> Offered:
+    """Return the answer, marked as not settled while it is not about all endpoints that the pool has.
+
+    A pod that has not seen the newest pool yet answers for the ports of before, or for none.
+    """
+    health = said.health
+    if health is None or not health.settled:
+        return said
+    heard = sum(port.total for port in health.ports)
+    strange = bool(question.ports) and any(port.port not in question.ports for port in health.ports)
+    if heard >= question.endpoints.ready and not strange:
+        return said
+    return said.model_copy(update={"health": health.model_copy(update={"settled": False})})
 
 
 def _together(all_health: Sequence[PickerHealth]) -> PickerHealth | None:

@@ -51,6 +51,11 @@ POOL_TERMINATING: Final = Reason("PoolTerminating", "The InferencePool is being 
 NOT_MANAGED: Final = Reason(
     "NotManaged", 'Set the annotation {annotation}: "true" on the pool to let Headroom manage it.'
 )
+MANAGED_FALSE: Final = Reason(
+    "NotManaged",
+    'The pool has the annotation {annotation}: "false": what runs is left as it is and no longer healed. '
+    'Remove the annotation, or set it to "true", to let Headroom manage the pool.',
+)
 POOL_NOT_UNDERSTOOD: Final = Reason(
     "InvalidPool",
     "The pool has a field that this version of Headroom does not understand ({fault}): correct it. What runs "
@@ -64,21 +69,22 @@ PICKER_NOT_UNDERSTOOD: Final = Reason(
 REF_MISSING: Final = Reason(
     "EndpointPickerRefMissing",
     "The pool names no endpoint picker: set spec.endpointPickerRef to the name and port of a Service "
-    "that Headroom shall make.",
+    "that Headroom shall make. What runs is left as it is.",
 )
 UNSUPPORTED_REF_KIND: Final = Reason(
     "UnsupportedRefKind",
-    "spec.endpointPickerRef is of kind {kind} in group {group!r}: use kind Service of the core group.",
+    "spec.endpointPickerRef is of kind {kind} in group {group!r}: use kind Service of the core group. "
+    "What runs is left as it is.",
 )
 INVALID_PICKER_NAME: Final = Reason(
     "InvalidPickerName",
     "spec.endpointPickerRef.name {name!r} cannot name a Service: use at most {limit} lower-case letters, "
-    "digits and dashes, beginning with a letter and not ending with a dash.",
+    "digits and dashes, beginning with a letter and not ending with a dash. What runs is left as it is.",
 )
 PICKER_NAME_TAKEN: Final = Reason(
     "PickerNameTaken",
     "The older pool {other} already names the picker {name}: give this pool a spec.endpointPickerRef.name "
-    "of its own.",
+    "of its own. What runs is left as it is.",
 )
 SERVICE_NOT_OURS: Final = Reason(
     "ServiceNotOurs",
@@ -203,7 +209,12 @@ PORT_UNREACHABLE: Final = Reason(
     "{ports}. Start the model servers on that port, or correct spec.targetPorts of the pool.",
 )
 CONTACTS_UNKNOWN: Final = Reason(
-    "NotAsked", "No picker has said whether it reaches the endpoints: one has to be ready and scrape metrics."
+    "NotAsked", "No picker has said whether it reaches the endpoints: one has to be ready first."
+)
+CONTACTS_NOT_HEARD: Final = Reason(
+    "NotHeard",
+    "The picker has no results for the pool's target ports: no endpoint is ready there, none has been "
+    "scraped often enough yet, or the picker does not scrape metrics.",
 )
 
 # PickerReachable
@@ -257,7 +268,9 @@ NOT_ANSWERED: Final = Reason(
 
 # Ready, and what has no answer of its own because another condition says why
 READY: Final = Reason("Ready", "The picker answers and the pool has ready endpoints.")
-NOT_JUDGED: Final = Reason("NotJudged", "See Accepted: Headroom does not run a picker for this pool.")
+NOT_JUDGED: Final = Reason(
+    "NotJudged", "See Accepted: not judged while Headroom does not manage the pool's picker."
+)
 
 # Objectives
 OBJECTIVE_ACCEPTED: Final = Reason(
@@ -276,4 +289,5 @@ PROXY_RESOLVES: Final = Reason("ResolvedRefs", "The proxy asks the picker Servic
 
 # Events only
 CHILD_HEALED: Final = Reason("Healed", "{kind} {name} was {action}.")
-LET_GO: Final = Reason("LetGo", "Removed {count} objects of Headroom's own: {why}")
+LET_GO: Final = Reason("LetGo", "Removed {objects}, which Headroom had made: {why}")
+REMOVED: Final = Reason("Removed", "Removed {objects}, which the pool no longer uses.")

@@ -19,13 +19,14 @@ from cluster_client.selectors import selector_query
 from inference_api.offered import OFFERED_PATH, Offered
 from inference_operator.core.kinds import POD, Object, PoolKey
 from inference_operator.core.naming import selector_labels
-from inference_operator.core.picker_answers import PickerAnswer, Question, conclude
+from inference_operator.core.picker_answers import PickerAnswer, Question, about_all, conclude
 from inference_operator.shell.api import Api, ApiError, ApiUnavailable
 from inference_operator.shell.supervision import end_tasks
 
 log = logging.getLogger(__name__)
 
-#: Seconds before each try of a new question, until the picker has seen the text; then the resync asks again.
+#: Seconds before each try of a new question, until the picker has seen the text and
+#: heard of all endpoints; then the resync asks again.
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 #: Of a question that was answered before.
 _ONCE: Final = (0.0,)
@@ -164,19 +165,19 @@ class PickerAsker:
                 except (ApiError, ApiUnavailable):
                     return PickerAnswer(problem="the picker's pods cannot be listed")
             asked = [pod for pod in pods if pod_of(pod).is_serving][:_MOST_PODS]
-            told = await asyncio.gather(*(self._ask_pod(pod, question.port) for pod in asked))
+            told = await asyncio.gather(*(self._ask_pod(pod, question) for pod in asked))
         said = [each for each in told if isinstance(each, Offered)]
         return conclude(question.mark, said, [each for each in told if isinstance(each, str)])
 
-    async def _ask_pod(self, pod: Object, port: int) -> Offered | str:
+    async def _ask_pod(self, pod: Object, question: Question) -> Offered | str:
         """Return what the pod says, or why that is not known."""
         name, address = pod["metadata"]["name"], pod["status"]["podIP"]
         host = f"[{address}]" if ":" in address else address
         try:
-            status, body = await self._get(f"http://{host}:{port}{OFFERED_PATH}")
+            status, body = await self._get(f"http://{host}:{question.port}{OFFERED_PATH}")
             if status != 200:
                 return f"pod {name} answered with HTTP status {status}"
-            return Offered.model_validate_json(body)
+            return about_all(question, Offered.model_validate_json(body))
         except (ValidationError, ValueError):
             return f"pod {name} gave an answer that this version does not understand"
         except (aiohttp.ClientError, TimeoutError, OSError):

@@ -1,6 +1,6 @@
 """One pass over one pool: observe, judge, desire, apply, report."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from inference_operator.core.observation import ChildKey, Observation
 from inference_operator.core.ownership import Stance, Verdict, judge
 from inference_operator.core.parents import wanted_parents
 from inference_operator.core.picker_answers import PickerAnswer
+from inference_operator.core.reasons import Finding
 from inference_operator.core.rollout import why_again
 from inference_operator.core.status import RUNNING, report, unready_for
 from inference_operator.shell import metrics
@@ -78,13 +79,16 @@ class Pass:
         if outcome.stale:
             return Result(refused=True)
         doomed = superfluous(seen, verdict, intents)
-        outcome.failures += await self._applier.remove(seen, doomed)
-        if doomed and verdict.stance is Stance.LET_GO:
-            outcome.healed.append(reasons.LET_GO.say(count=len(doomed), why=verdict.finding.message))
+        kept = await self._applier.remove(seen, doomed)
+        outcome.failures += kept
+        events = [
+            *outcome.healed,
+            *_removals(verdict, doomed.keys() - {(each.kind, each.name) for each in kept}),
+        ]
         seen = self._with_changes(seen, outcome, doomed)
         seen = replace(seen, picker_answer=self._ask(seen, verdict))
         told = report(seen, verdict, outcome.failures, intents)
-        await self._reporter.tell(seen, verdict, told, outcome.healed)
+        await self._reporter.tell(seen, verdict, told, events)
         await self._tell_parents(seen, verdict)
         await self._reporter.tell_objectives(seen, verdict, woken)
         return Result(
@@ -129,6 +133,16 @@ class Pass:
             return
         metrics.WRITES.labels(POOL.kind, "status").inc()
         self._cache.put(POOL, written)
+
+
+def _removals(verdict: Verdict, removed: Iterable[ChildKey]) -> list[Finding]:
+    """Return the event that says what was removed; none when nothing was."""
+    objects = ", ".join(sorted(f"{kind.kind} {name}" for kind, name in removed))
+    if not objects:
+        return []
+    if verdict.stance is Stance.LET_GO:
+        return [reasons.LET_GO.say(objects=objects, why=verdict.finding.message)]
+    return [reasons.REMOVED.say(objects=objects)]
 
 
 def _recheck(seen: Observation, verdict: Verdict) -> float | None:

@@ -92,10 +92,16 @@ class Reporter:
             await self._event(seen, transition.finding, good=transition.good)
 
     async def _tell_pool(self, seen: Observation, verdict: Verdict, report: Report) -> None:
-        if verdict.stance in {Stance.HANDS_OFF, Stance.WAITING} or seen.pool_object is None:
+        if verdict.stance is Stance.WAITING or seen.pool_object is None:
             return
-        word = report.summary.reason
-        if (seen.pool_metadata.get("annotations") or {}).get(PICKER_ANNOTATION) == word:
+        word, held = (
+            report.summary.reason,
+            (seen.pool_metadata.get("annotations") or {}).get(PICKER_ANNOTATION),
+        )
+        if word == held:
+            return
+        # A pool that was never managed is not touched; on one that was, the older word is false now.
+        if verdict.stance is Stance.HANDS_OFF and (held is None or word != reasons.NOT_MANAGED.word):
             return
         body = {
             "apiVersion": POOL.api_version,

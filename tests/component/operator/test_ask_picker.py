@@ -205,6 +205,25 @@ async def test_what_a_picker_sees_is_told_at_once_and_asked_again_until_it_is_se
             assert asker.ask(KEY, about(picker.port)).health == expected.health
 
 
+@pytest.mark.parametrize(
+    "early",
+    [
+        pytest.param(PickerHealth(), id="no ready endpoint yet"),
+        pytest.param(PickerHealth(ports=(PortHealth(port=8000, total=3),)), id="the ports of before"),
+        pytest.param(PickerHealth(ports=(PortHealth(port=8001, total=2),)), id="some of the endpoints"),
+    ],
+)
+async def test_it_asks_until_the_picker_has_heard_of_all_endpoints_that_the_pool_has(
+    early: PickerHealth,
+) -> None:
+    last = PickerHealth(ports=(PortHealth(port=8001, total=3, refused=3),))
+    said = [GOOD.model_copy(update={"health": health}) for health in (early, early, last)]
+    async with serving(*said) as picker, asking(Pods()) as (asker, _woken):
+        question = replace(about(picker.port), endpoints=EndpointTally(3, 3), ports=(8001,))
+        await until(lambda: asker.ask(KEY, question).health == last)
+        assert picker.asked == 3
+
+
 async def test_a_change_of_the_endpoints_is_asked_about_at_once() -> None:
     async with serving(seeing(0, settled=True), seeing(3, settled=True)) as picker:
         async with asking(Pods()) as (asker, woken):

@@ -40,8 +40,11 @@ def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
 
 
 def superfluous(seen: Observation, verdict: Verdict, intents: Sequence[Intent]) -> dict[ChildKey, Object]:
-    """Return Headroom's objects that should not exist any more."""
-    if verdict.stance not in {Stance.MANAGED, Stance.UNWORKABLE, Stance.LET_GO} or seen.spec.paused:
+    """Return Headroom's objects that should not exist any more.
+
+    None while the pool's reference cannot work: a mistyped name must not take a running picker down.
+    """
+    if verdict.stance not in {Stance.MANAGED, Stance.LET_GO} or seen.spec.paused:
         return {}
     wanted = {(intent.kind, intent.name) for intent in intents}
     doomed = {key: body for key, body in seen.children.items() if key not in wanted}

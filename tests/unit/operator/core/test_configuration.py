@@ -11,7 +11,7 @@ from inference_operator.core.observation import Observation
 from inference_operator.core.ownership import judge
 from inference_operator.core.picker_answers import PickerAnswer, conclude
 from inference_operator.core.status import Report, report
-from observations import answered, observation, picker_body, settled
+from observations import answered, observation, picker_body, pool_body, settled
 
 READY = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 FAULT = "plugins[0].type: there is no plugin 'no-such-scorer'"
@@ -122,6 +122,11 @@ def test_what_to_ask_changes_with_the_text_and_with_the_deployment() -> None:
     assert asked == question(USERS)
     assert asked != question(DEFAULTS)
     assert asked != question(ready(USERS, "8"))
+
+
+def test_other_target_ports_are_another_question() -> None:
+    body = pool_body(targetPorts=[{"number": 8001}])
+    assert question(DEFAULTS) != question(DEFAULTS.with_pool(body))
 
 
 def test_nobody_is_asked_before_a_pod_is_ready_or_without_a_text() -> None:

@@ -12,13 +12,14 @@ from inference_operator.core.observation import Observation
 from inference_operator.core.ownership import judge
 from inference_operator.core.picker_answers import conclude
 from inference_operator.core.status import report
-from observations import answered, settled
+from observations import answered, observation, pool_body, settled
 
 READY = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
 
 
 def healthy() -> Observation:
-    seen = answered(replace(settled(), endpoints=EndpointTally(6, 6)))
+    pool = observation(pool_body(targetPorts=[{"number": 8000}, {"number": 8001}]))
+    seen = answered(replace(settled(pool), endpoints=EndpointTally(6, 6)))
     body = {**seen.children[DEPLOYMENT, "llm-epp"], "status": READY}
     return replace(seen, children={**seen.children, (DEPLOYMENT, "llm-epp"): body})
 
@@ -37,7 +38,10 @@ FINE = PortHealth(port=8000, total=3)
     ("ports", "status", "reason", "words"),
     [
         pytest.param((FINE,), "True", "EndpointsReachable", "on all ports", id="all answer"),
-        pytest.param((), "Unknown", "NotAsked", "scrape", id="nothing known"),
+        pytest.param((), "Unknown", "NotHeard", "scrape", id="nothing known"),
+        pytest.param(
+            (PortHealth(port=9999, total=3),), "Unknown", "NotHeard", "scrape", id="ports of before only"
+        ),
         pytest.param(
             (FINE, PortHealth(port=8001, total=3, refused=3)),
             "False",

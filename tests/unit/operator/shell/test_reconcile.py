@@ -151,6 +151,73 @@ def test_an_event_that_expired_is_made_anew() -> None:
     assert set(made) & set(again)
 
 
+def messages(bench: Bench, reason: str) -> list[str]:
+    """Return the messages of the events with that reason."""
+    events = [body for path, body in bench.connection.objects.items() if "/events/" in path]
+    return [str(body["message"]) for body in events if body["reason"] == reason]
+
+
+@pytest.mark.parametrize(
+    ("ref", "reason"),
+    [
+        pytest.param({"name": "vllm.qwen"}, "InvalidPickerName", id="no name of a Service"),
+        pytest.param({"kind": "Thing"}, "UnsupportedRefKind", id="another kind"),
+        pytest.param(None, "EndpointPickerRefMissing", id="no reference"),
+        pytest.param({"name": "theirs"}, "PickerNameTaken", id="an older pool's picker"),
+    ],
+)
+def test_a_reference_that_cannot_work_leaves_what_runs_as_it_is_and_says_so(
+    ref: Object | None, reason: str
+) -> None:
+    bench = running()
+    elder = pool_body("elder", picker="theirs", metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
+    bench.connection.objects[POOL.path("ns", "elder")] = elder
+    spec = bench.object(POOL)["spec"]
+    spec["endpointPickerRef"] = None if ref is None else {**spec["endpointPickerRef"], **ref}
+    before = {kind: bench._all(kind) for kind in CHILD_KINDS}
+    bench.run()
+    bench.run()
+    assert {kind: bench._all(kind) for kind in CHILD_KINDS} == before
+    assert not [write for write in bench.writes() if write.startswith("delete")]
+    assert bench.condition("Accepted") == ("False", reason)
+    (message,) = messages(bench, reason)
+    assert "left as it is" in message
+
+
+def test_an_event_says_what_was_removed_for_another_reference() -> None:
+    bench = running()
+    bench.object(POOL)["spec"]["endpointPickerRef"]["name"] = "other-epp"
+    bench.run()
+    bench.run()
+    (message,) = messages(bench, "Removed")
+    for name in ("Service llm-epp", "Deployment llm-epp", "ConfigMap llm-epp-config"):
+        assert name in message
+    bench.writes()
+    bench.run()
+    assert bench.writes() == [], "told once"
+
+
+def test_a_pool_that_is_not_to_be_managed_any_more_says_so_at_once() -> None:
+    bench = running()
+    annotations = bench.object(POOL)["metadata"]["annotations"]
+    annotations["headroom.dev/managed"] = "false"
+    bench.run()
+    assert bench.object(POOL)["metadata"]["annotations"]["headroom.dev/picker"] == "NotManaged"
+    (message,) = messages(bench, "NotManaged")
+    assert '"false"' in message
+    assert "no longer healed" in message
+    bench.writes()
+    bench.run()
+    assert bench.writes() == [], "told once"
+
+
+def test_a_pool_that_was_never_managed_is_not_written_to() -> None:
+    bench = Bench(pool_body(metadata={"annotations": {"headroom.dev/managed": "false"}}))
+    bench.run()
+    bench.run()
+    assert bench.writes() == []
+
+
 def test_the_word_on_the_pool_is_forced() -> None:
     bench = running()
     annotations = bench.object(POOL)["metadata"]["annotations"]
