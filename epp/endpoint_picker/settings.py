@@ -96,7 +96,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headroom-epp",
-        usage="headroom-epp --pool-name NAME [options]\n       headroom-epp check-config FILE",
+        usage="headroom-epp (--pool-name NAME | --endpoints-file FILE) [options]\n"
+        "       headroom-epp check-config FILE",
         description="Endpoint picker for an InferencePool.",
         allow_abbrev=False,
     )

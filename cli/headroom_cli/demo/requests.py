@@ -42,6 +42,7 @@ def show_requests(stage: Stage) -> None:
     """Send the requests through the proxy; print each one's endpoint and the picker's reasons."""
     once = Once(stage.proxy_url())
     address = stage.picker_pod()["status"]["podIP"]
+    picker_page(address, "/debug/decisions")  # a picker records decisions only after a look
     progress(f"\n{'request':<24}{'status':>6}  {'served by':<34}why")
     for number, (label, send) in enumerate(REQUESTS):
         request_id = f"demo-{number}"

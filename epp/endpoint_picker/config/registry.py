@@ -1,6 +1,7 @@
 """Finds plugin classes by their type string, through the entry-point group `headroom.epp.plugins`."""
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Final, Self
 
@@ -32,12 +33,10 @@ class Registry:
         return sorted(self._loaders)
 
     def find(self, type_name: str, path: str) -> type[Plugin]:
-        """Return the class. Raises ConfigError, with the known types, when there is none or it is broken."""
+        """Return the class. Raises ConfigError with the closest types when there is none or it is broken."""
         loader = self._loaders.get(RENAMED.get(type_name, type_name))
         if loader is None:
-            raise ConfigError(
-                path, f'unknown plugin type "{type_name}"; known types: {", ".join(self.types)}'
-            )
+            raise ConfigError(path, f'unknown plugin type "{type_name}"; {self._instead_of(type_name)}')
         try:
             found = loader()
         except Exception as error:  # a module that is imported may raise anything
@@ -45,3 +44,11 @@ class Registry:
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(path, f'plugin type "{type_name}" is not a subclass of {Plugin.__qualname__}')
         return found
+
+    def _instead_of(self, type_name: str) -> str:
+        """Return the closest known types, few enough for a condition's message; all where none is close."""
+        close = get_close_matches(type_name, self.types, n=3)
+        if not close:
+            return f"known types: {', '.join(self.types)}"
+        names = [f'"{each}"' for each in close]
+        return f"did you mean {' or '.join(names)}? docs/plugins.md lists all {len(self.types)} types"

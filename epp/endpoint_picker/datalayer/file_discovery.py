@@ -87,10 +87,17 @@ class FileWatch:
                 return
             endpoints = endpoints_in(self._path.read_text())
         except (OSError, UnicodeDecodeError, ConfigError) as error:
-            if str(error) != self.error:
-                _LOG.warning("%s: %s", self._path, error)
-                self.error = str(error)
+            if (found := f"{self._path}: {_words(error)}") != self.error:
+                _LOG.warning("%s", found)
+                self.error = found
             return
         self._seen = mark
         self.synced, self.error = True, ""
         self._on_endpoints(endpoints)
+
+
+def _words(error: Exception) -> str:
+    """Return what is wrong without the file's path."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file; waiting for the file to appear"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

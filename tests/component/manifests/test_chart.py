@@ -104,6 +104,11 @@ def test_rendered_objects_are_those_of_the_golden_file(helm: str, case: Path) ->
         ("resyncInterval=soon", "resyncInterval"),
         ("image.digest=latest", "digest"),
         ("namespaces={Not_A_Name}", "namespaces"),
+        ("resyncInterval=1m30", "resyncInterval"),
+        ("registry=https://registry.example.com", "registry"),
+        ("image.tag=a b", "tag"),
+        ("epp.image.tag=a b", "tag"),
+        ("resources.limit.cpu=1", "limit"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(helm: str, value: str, says: str) -> None:
@@ -111,6 +116,22 @@ def test_a_wrong_value_is_refused_by_its_name(helm: str, value: str, says: str) 
 
     assert done.returncode != 0
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("interval", ["1m30s", "60", "1.5m"])
+def test_an_interval_is_written_as_the_operator_reads_it(helm: str, interval: str) -> None:
+    done = run(helm, "template", "headroom", str(CHART), "--set", f"resyncInterval={interval}")
+
+    assert done.returncode == 0, done.stderr
+    assert f"--resync-interval={interval}\n" in done.stdout
+
+
+@pytest.mark.parametrize("registry", ["localhost:5000", "registry.example.com/team/ai"])
+def test_a_registry_may_have_a_port_and_a_path(helm: str, registry: str) -> None:
+    done = run(helm, "template", "headroom", str(CHART), "--set", f"registry={registry}")
+
+    assert done.returncode == 0, done.stderr
+    assert f"{registry}/headroom-operator:" in done.stdout
 
 
 def test_a_kustomization_with_a_prefix_and_another_namespace_is_consistent(tmp_path: Path) -> None:
@@ -150,6 +171,16 @@ class TestLifeOfARelease:
         user = f"--as=system:serviceaccount:{account}"
         done = cluster.kubectl("auth", "can-i", verb, resource, user, *more)
         return bool(done.stdout.strip() == "yes")
+
+    @pytest.mark.parametrize(("values", "warned"), [((), True), (("--set", "registry=r.example.com"), False)])
+    def test_the_notes_warn_of_images_without_a_registry(
+        self, helm: str, cluster: Any, values: tuple[str, ...], warned: bool
+    ) -> None:
+        dry = ("install", "headroom", str(CHART), "--dry-run=client")
+        done = run(helm, *dry, *values, kubeconfig=cluster.kubeconfig)
+
+        assert done.returncode == 0, done.stderr
+        assert ("No registry is set" in done.stdout) is warned
 
     def test_install(self, helm: str, cluster: Any) -> None:
         done = run(

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from headroom_cli.demo import requests as demo_requests
 from headroom_cli.demo.api import wait_for
 from headroom_cli.demo.audit import AuditLog
 from headroom_cli.demo.failure import DemoError
@@ -63,6 +66,34 @@ def test_the_demo_says_where_it_must_be_run_from(
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "up"]) == 1
     assert "root of the source tree" in capsys.readouterr().err
+
+
+def test_each_request_of_the_table_has_its_decision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A picker records decisions only after a look: the first request must not come before one."""
+    looked: list[str] = []
+    decided: list[dict[str, Any]] = []
+
+    def page(_address: str, path: str) -> dict[str, Any]:
+        looked.append(path)
+        return {"decisions": list(decided)}
+
+    def ask(_send: object) -> SimpleNamespace:
+        if looked:
+            entry = {"requestId": f"demo-{len(decided)}", "scores": {"queue": 1.0}}
+            decided.append({**entry, "prefixHit": 0.0, "candidates": 3})
+        return SimpleNamespace(ok=True, status=200, served_by="vllm-0", error="")
+
+    monkeypatch.setattr(demo_requests, "picker_page", page)
+    monkeypatch.setattr(demo_requests, "Once", lambda _url: ask)
+    stage: Any = SimpleNamespace(
+        proxy_url=lambda: "http://proxy", picker_pod=lambda: {"status": {"podIP": "127.0.0.1"}}
+    )
+    demo_requests.show_requests(stage)
+    shown = capsys.readouterr()
+    table = (shown.out + shown.err).splitlines()
+    assert len([line for line in table if "queue 1.00" in line]) == len(demo_requests.REQUESTS)
 
 
 def test_ending_a_demo_that_is_not_up_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,7 @@ def test_a_file_of_endpoints_needs_no_pool() -> None:
     ("flags", "sentence"),
     [
         ([], "--pool-name"),
+        ([], "(--pool-name NAME | --endpoints-file FILE)"),
         (["--pool-name", "p", "--grpc-port", "70000"], "no port"),
         (["--pool-name", "p", "--drain-timeout", "soon"], "duration"),
         (["--pool-name", "p", "--refresh-metrics-interval", "1ms"], "50ms"),

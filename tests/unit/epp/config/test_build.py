@@ -208,7 +208,10 @@ def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
         pytest.param("plugin: []", "plugin", "unknown key", id="unknown key"),
         pytest.param("plugins: [{name: a}]", "plugins[0].type", "required", id="no type"),
         pytest.param(
-            "plugins: [{type: a-scorer}]", "plugins[0].type", "known types: active-request", id="unknown type"
+            "plugins: [{type: queue-scorr}]", "plugins[0].type", 'did you mean "queue-scorer"', id="mistyped"
+        ),
+        pytest.param(
+            "plugins: [{type: zzz}]", "plugins[0].type", "known types: active-request", id="unknown type"
         ),
         pytest.param(
             "plugins: [{type: queue-scorer}, {type: queue-scorer}]",

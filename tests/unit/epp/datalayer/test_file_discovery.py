@@ -69,6 +69,16 @@ def test_a_replaced_file_is_read_again_and_a_faulty_one_changes_nothing(tmp_path
     assert watch.error == ""
 
 
+def test_a_file_that_is_not_there_is_named_once_and_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "nosuch.yaml"
+    FileWatch(path, lambda _endpoints: None).look()
+    (said,) = caplog.messages
+    assert said.count(str(path)) == 1
+    assert "waiting for the file" in said
+
+
 def test_an_address_with_a_zone_is_refused() -> None:
     # What follows the % is any text, and would travel into headers.
     with pytest.raises(ConfigError, match=r"endpoints\[0\]\.address"):

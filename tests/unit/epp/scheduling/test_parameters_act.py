@@ -188,7 +188,12 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("name", REGISTRY.types)
 def test_every_parameter_has_a_change_here(name: str) -> None:
     one_value = {key for kind, key in ONE_VALUE if kind == name}
-    assert keys_of(REGISTRY.find(name, "")) == set(CHANGES.get(name, {})) | one_value
+    rows = set(CHANGES.get(name, {})) | one_value
+    keys = keys_of(REGISTRY.find(name, ""))
+    assert keys == rows, (
+        f"in the table CHANGES of {__file__}, {name!r} lacks rows for {sorted(keys - rows)} "
+        f"and has rows for {sorted(rows - keys)}, which are no parameters"
+    )
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in CHANGES.items() for key in keys])
