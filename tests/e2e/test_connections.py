@@ -41,8 +41,12 @@ def test_a_port_without_listeners_and_a_gateway_without_tls_are_told(stage: Stag
         assert "port 8001: connection refused by 2 of 2 endpoints" in message
         await_reason(other, "Ready", "False", "PortUnreachable")
 
-        give_ports(other, 8001)
-        await_reason(other, "EndpointsReachable", "False", "PortUnreachable")
+        give_ports(other, 8000)
+        await_reason(other, "EndpointsReachable", "True", "EndpointsReachable")
+
+        give_ports(other, 8001)  # as many endpoints as before
+        message = await_reason(other, "EndpointsReachable", "False", "PortUnreachable")
+        assert "port 8001: connection refused by 2 of 2 endpoints" in message
 
         give_ports(other, 8000)
         await_reason(other, "EndpointsReachable", "True", "EndpointsReachable")

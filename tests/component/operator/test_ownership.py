@@ -96,6 +96,30 @@ def test_the_older_of_two_pools_has_the_name(space: Space) -> None:
     eventually(inherited, "the younger pool takes the name over")
 
 
+def test_a_mistyped_picker_name_takes_nothing_down(space: Space) -> None:
+    def name_picker(name: str) -> None:
+        space.merge("pool", "llm", {"spec": {"endpointPickerRef": {"name": name}}})
+
+    def uid() -> str:
+        return str((space.get("deployment", "llm-epp") or {}).get("metadata", {}).get("uid"))
+
+    space.create("pool", pool("llm"))
+    taken_up(space, "llm")
+    before, first = space.children(), uid()
+    name_picker("vllm.qwen")
+    eventually(lambda: space.condition("llm", "Accepted")[:2] == ("False", "InvalidPickerName"))
+    eventually(lambda: space.word("llm") == "InvalidPickerName")
+    assert (space.children(), uid()) == (before, first)
+    name_picker("llm-epp")
+    eventually(lambda: space.condition("llm", "Accepted")[:2] == ("True", "Accepted"))
+    assert (space.children(), uid()) == (before, first)
+    name_picker("other-epp")
+    eventually(lambda: "deployment/llm-epp" not in space.children())
+    eventually(lambda: [e for e in space.all("event") if e["reason"] == "Removed"])
+    (event,) = [e for e in space.all("event") if e["reason"] == "Removed"]
+    assert "Deployment llm-epp" in event["message"]
+
+
 @pytest.mark.parametrize("taker", ["selector", "label"])
 def test_a_service_that_somebody_takes_is_let_go_with_all_of_ours(space: Space, taker: str) -> None:
     space.create("pool", pool("llm"))
@@ -125,6 +149,7 @@ def test_the_managed_annotation_holds_us_off_and_lets_us_take_over(cluster: Clus
     assert live["spec"]["selector"]["app"] == "llm-epp"
     space.merge("pool", "llm", {"metadata": {"annotations": {"headroom.dev/managed": "false"}}})
     eventually(lambda: space.condition("llm", "Accepted")[1] == "NotManaged")
+    eventually(lambda: space.word("llm") == "NotManaged")
     space.delete("config", "llm-epp-config")
     assert "deployment/llm-epp" in space.children()
     assert "config/llm-epp-config" not in space.children()
