@@ -47,7 +47,8 @@ class Registry:
 
     def _instead_of(self, type_name: str) -> str:
         """Return the closest known types, few enough for a condition's message; all where none is close."""
-        close = get_close_matches(type_name, self.types, n=3)
+        longer = [each for each in self.types if type_name and each.startswith(type_name)]
+        close = longer[:3] or get_close_matches(type_name, self.types, n=3)
         if not close:
             return f"known types: {', '.join(self.types)}"
         names = [f'"{each}"' for each in close]

@@ -211,6 +211,9 @@ def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
             "plugins: [{type: queue-scorr}]", "plugins[0].type", 'did you mean "queue-scorer"', id="mistyped"
         ),
         pytest.param(
+            "plugins: [{type: prefix}]", "plugins[0].type", '"prefix-cache-scorer"? docs', id="its beginning"
+        ),
+        pytest.param(
             "plugins: [{type: zzz}]", "plugins[0].type", "known types: active-request", id="unknown type"
         ),
         pytest.param(
