@@ -21,7 +21,7 @@ from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, Metric
 from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
-from endpoint_picker.flowcontrol.admission import UtilizationDetector
+from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH
 from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker

@@ -1,4 +1,4 @@
-"""Whether a request may enter now: saturation of the candidates against the request's priority. Pure."""
+"""The utilization-detector: load of candidates over capacity, from queue and KV-cache usage. Pure."""
 
 from typing import ClassVar
 

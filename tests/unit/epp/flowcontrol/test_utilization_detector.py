@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
-from endpoint_picker.flowcontrol.admission import UtilizationDetector, UtilizationParams
+from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector, UtilizationParams
 
 NOW = 100.0
 NAN = np.nan
