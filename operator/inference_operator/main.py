@@ -29,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the hard limit does: each namespace with a pool holds a connection open.
+    """Raise the soft limit of open files to the hard limit.
 
-    The soft limit is often 1,024, for programs that use `select`; this one does not.
+    The watch of pods holds one connection open for each namespace with a managed pool. The usual soft limit
+    of 1,024 protects programs that call `select`; asyncio uses epoll.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

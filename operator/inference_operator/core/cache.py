@@ -1,9 +1,9 @@
-"""What the watches have seen: the latest version of each object, by kind.
+"""The latest version of each object that a watch or a list has shown, by kind.
 
-Pure bookkeeping; events and full lists are put in, nothing is fetched here. A full list replaces what
-is held of its kind, because a watch that was interrupted never tells what was deleted meanwhile. An
-older version never replaces a newer one, whichever way it comes. An index finds the objects of one
-pool, so that the cost of a pass does not grow with its namespace.
+Pure bookkeeping; callers put events and full lists in, nothing is fetched here. A full list replaces all
+objects of its kind, because a watch that was interrupted does not report what was deleted meanwhile. An older
+version never replaces a newer one, by event or by list. An index finds the objects of one pool, so that the
+cost of a pass does not grow with its namespace.
 """
 
 from collections import defaultdict
@@ -31,8 +31,8 @@ def resource_version(body: Object) -> int:
 def named_by(kind: Kind, body: Object) -> frozenset[str]:
     """Return the names under which `Cache.naming` finds the object.
 
-    Of a pool, the picker that it names; of an objective, its pool; of anything else, the pool that it was
-    made for, by its annotation or by its owner.
+    For a pool, the picker that it names. For an objective, its pool. For any other object, the pool that it
+    was made for, by annotation and by ownerReferences.
     """
     if kind is POOL:
         return _names(_mapping(_mapping(body.get("spec")).get("endpointPickerRef")).get("name"))
@@ -58,10 +58,11 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[Kind, dict[ObjectKey, Object]] = {}
-        # Keys of objects by the namespace and a name that `named_by` returns.
+        # By kind: (namespace, a name that `named_by` returns) -> keys of objects.
         self._index: defaultdict[Kind, defaultdict[ObjectKey, set[ObjectKey]]]
         self._index = defaultdict(lambda: defaultdict(set))
-        # Deletions since the last full list: a list that was read before one must not bring it back.
+        # Versions of deletions since the last full list: a list or event older than one must not bring it
+        # back.
         self._deleted: dict[Kind, dict[ObjectKey, int]] = {}
         self.synced: set[Kind] = set()
         """Kinds of which a full list has been seen."""
@@ -97,7 +98,7 @@ class Cache:
         return True
 
     def drop(self, kind: Kind, body: Object) -> bool:
-        """The object was deleted, or no longer matches the watch; return whether it was held."""
+        """Drop an object that was deleted or no longer matches the watch; return whether it was held."""
         key = object_key(body)
         version = resource_version(body)
         held = self._objects.setdefault(kind, {})
@@ -109,12 +110,12 @@ class Cache:
         return held.pop(key, None) is not None
 
     def forget(self, kind: Kind, namespace: str, name: str) -> None:
-        """Drop what is held of an object that the API server says is not there."""
+        """Drop an object that the operator itself has deleted."""
         key = namespace, name
         self._unindex(kind, key, self._objects.get(kind, {}).pop(key, None))
 
     def replace(self, kind: Kind, bodies: Iterable[Object], version: int) -> set[ObjectKey]:
-        """Hold exactly this list, read at that version, and what is known to be newer.
+        """Hold exactly this list, read at that version, and the held objects that are newer.
 
         Returns the keys of all objects that appeared, changed or went.
         """
@@ -139,7 +140,7 @@ class Cache:
         return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
     def clear(self, kind: Kind) -> None:
-        """The kind is no longer served or readable: hold nothing of it."""
+        """Drop all objects of a kind that is no longer served or readable."""
         self._objects.pop(kind, None)
         self._index.pop(kind, None)
         self._deleted.pop(kind, None)

@@ -1,4 +1,4 @@
-"""Whether the picker uses the configuration that it was given: what to ask, what the answer means. Pure."""
+"""The condition ConfigAccepted: the question to the picker's pods, and how to judge their answer. Pure."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ from inference_operator.core.picker_answers import Question
 from inference_operator.core.reasons import Reason
 from inference_operator.core.rollout import Judgement
 
-#: The most characters of a picker's error that are passed on.
+#: The most characters of a picker's error in a message.
 _ERROR_LIMIT: Final = 500
 _INSTEAD: Final = {
     Uses.OFFERED: "it all the same",
@@ -24,8 +24,11 @@ _INSTEAD: Final = {
 
 
 def question(seen: Observation) -> Question | None:
-    """Return what to ask the picker; None while no pod of it is ready, or there is nothing to ask about."""
-    if seen.pool is None:  # its ports are not known
+    """Return the question for the picker's pods.
+
+    None while the pool was not understood, no picker pod is ready, or the ConfigMap does not exist.
+    """
+    if seen.pool is None:  # its target ports are unknown
         return None
     deployment = seen.child(DEPLOYMENT, seen.picker_name)
     mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
@@ -43,10 +46,10 @@ def question(seen: Observation) -> Question | None:
 
 
 def judge_configuration(seen: Observation) -> Judgement:
-    """Return what the picker says of the configuration that is written now.
+    """Return what the picker answered about the text that the ConfigMap holds now.
 
-    While that is being asked, the condition stays what it was, with the generation that it was judged from:
-    nobody is told "unknown" in the moment between a change and the answer.
+    While the picker is asked, the condition keeps its status and its observedGeneration. Without that, every
+    change would turn it to Unknown for a moment.
     """
     known = seen.picker_answer
     mark = _mark(seen, config_name(seen.picker_name), names.CONFIG_KEY)
@@ -80,7 +83,7 @@ def _refused(reason: Reason, text: OfferedText) -> Judgement:
 
 
 def _mark(seen: Observation, name: str, key: str) -> str:
-    """Return the mark of the text that the ConfigMap holds; "" when it is not there or not to be seen."""
+    """Return the mark of the text that the ConfigMap holds; "" when the cache has no such text."""
     live = seen.child(CONFIG_MAP, name)
     text = None if live is None else (live.get("data") or {}).get(key)
     return text_mark(text) if isinstance(text, str) else ""

@@ -1,4 +1,4 @@
-"""Whether the picker reaches the endpoints and gateways reach the picker, from the picker's answer. Pure."""
+"""The conditions EndpointsReachable and PickerReachable, from the picker's answer. Pure."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -9,8 +9,8 @@ from inference_operator.core.desired.ports import picker_ports
 from inference_operator.core.observation import Observation
 from inference_operator.core.rollout import Judgement
 
-#: Kinds of failed handshakes that a gateway's settings cause, what matters most first. Other kinds come from
-#: probes and scans, too.
+#: Kinds of failed handshakes that only a gateway's settings cause; the first that was seen gives the reason.
+#: Probes and port scans cause the other kinds, too.
 _GATEWAY_FAULTS: Final = {
     CLEARTEXT_HTTP2: reasons.GATEWAY_WITHOUT_TLS,
     UNTRUSTED: reasons.CERTIFICATE_NOT_TRUSTED,
@@ -42,7 +42,10 @@ def judge_endpoints(seen: Observation) -> Judgement:
 
 
 def judge_gateways(seen: Observation) -> Judgement:
-    """Return whether no gateway has failed lately to connect for a reason that its settings cause."""
+    """Return False when a gateway's handshake failed lately for a reason in its settings, else True.
+
+    Unknown while no picker pod has answered.
+    """
     health = seen.picker_answer.health
     if health is None:
         return Judgement("Unknown", reasons.HANDSHAKES_UNKNOWN.say())
@@ -53,7 +56,7 @@ def judge_gateways(seen: Observation) -> Judgement:
 
 
 def shuts_out_all(seen: Observation) -> bool:
-    """Return whether no proxy is connected to the picker: then the ones that fail are all there are."""
+    """Return whether no proxy is connected to the picker, so that failed handshakes concern all traffic."""
     health = seen.picker_answer.health
     return health is not None and not health.connected
 

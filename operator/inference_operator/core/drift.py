@@ -1,7 +1,7 @@
-"""Does a live object differ from what we want of it? Pure.
+"""Difference between a live object and its intent. Pure.
 
-Drift is one of two things: the intent is not a subset of the live object, or the API server's managedFields
-say that the operator still owns a field which has left the intent. Fields that others add are no drift.
+Drift is one of two things: the intent is not a subset of the live object, or the operator owns a field, by
+managedFields, that the intent no longer names. Fields that other managers add are no drift.
 """
 
 import json
@@ -43,8 +43,8 @@ def owned_fields(live: Object, manager: str, subresource: str = "") -> Mapping[s
 def as_applied(live: Object, manager: str) -> list[Object] | None:
     """Return the managedFields with the manager's Update entries merged into its Apply entry.
 
-    None when it has no Update entry. A POST and a JSON patch leave one, and what it owns no later apply can
-    remove: a field that leaves the intent would stay for ever.
+    None when it has no Update entry. A POST and a JSON patch leave one. No apply removes the fields that an
+    Update entry owns, so a field that leaves the intent would stay for ever.
     """
     entries: list[Object] = list(live.get("metadata", {}).get("managedFields", ()))
     mine = [

@@ -1,4 +1,4 @@
-"""Counting a pool's endpoints: each target port of each selected pod is one. Pure."""
+"""Counts of a pool's endpoints: each target port of each selected pod is one endpoint. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from cluster_client.pods import pod_of, served_ports
 
 @dataclass(frozen=True, slots=True)
 class EndpointTally:
-    """Endpoints of a pool."""
+    """Counts of a pool's endpoints."""
 
     ready: int = 0
     """Endpoints of pods that are ready, have an address and are not terminating."""
     total: int = 0
-    """All endpoints of pods that have not ended."""
+    """Endpoints of pods that have not ended, ready or not."""
 
 
 def tally(pods: Iterable[Mapping[str, Any]], ports: Sequence[int]) -> EndpointTally:

@@ -1,13 +1,14 @@
-"""Which pools an object concerns. Pure."""
+"""Mapping of a changed object to the pools whose passes depend on it. Pure."""
 
 from inference_operator.core.cache import Cache, named_by
 from inference_operator.core.kinds import PICKER, POOL, SERVICE, Kind, Object, PoolKey
 
 
 def keys_of(kind: Kind, body: Object, cache: Cache) -> set[PoolKey]:
-    """Return the keys of the pools that have to be looked at when this object changes.
+    """Return the keys of the pools that need a pass when this object changes.
 
-    Call it before and after the cache has taken the change in, for an object may have moved between pools.
+    Call it before and after `Cache.put` or `Cache.drop`: the change may move the object from one pool to
+    another.
     """
     metadata = body["metadata"]
     namespace, name = metadata.get("namespace", ""), metadata["name"]

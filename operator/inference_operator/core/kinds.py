@@ -1,4 +1,4 @@
-"""The Kubernetes kinds that the operator reads or writes, and the verbs it needs on each.
+"""The Kubernetes kinds that the operator reads or writes, and the verbs that it needs on each.
 
 Pure data: one row a kind. RBAC in manifests/base grants exactly these verbs.
 """
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from inference_api import names
 
-#: An API object as JSON, or the part of one that is meant to exist.
+#: An API object as JSON, or some of its fields.
 Object = dict[str, Any]
 #: Namespace and name of a pool: the unit of reconciliation.
 PoolKey = tuple[str, str]
@@ -19,7 +19,7 @@ OWN: Final = (*READ, "create", "patch", "delete")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object, with what the operator does to it."""
+    """One kind of object, with the verbs that the operator needs."""
 
     group: str
     version: str
@@ -29,7 +29,7 @@ class Kind:
     status_verbs: tuple[str, ...] = ()
     namespaced: bool = True
     optional: bool = False
-    """May be absent from a cluster: while it is not served, the children of this kind are left out."""
+    """A cluster may lack this kind: while it is not served, children of the kind are left out."""
 
     @property
     def api_version(self) -> str:
@@ -76,5 +76,6 @@ CRD: Final = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 
-#: Children of a pool, in their order of making. The EndpointPicker is one too, but may be a user's.
+#: Kinds of a pool's children, in their order of making. The EndpointPicker, which may be a user's, is not in
+#: it.
 CHILD_KINDS: Final = (SERVICE, SERVICE_ACCOUNT, ROLE_BINDING, CONFIG_MAP, DEPLOYMENT)

@@ -1,7 +1,7 @@
-"""How the lists of each kind compare: the keys by which the API server tells the items of a list apart. Pure.
+"""Keys of list items, by kind and path: how server-side apply tells the items of a list apart. Pure.
 
-One table by kind and path. A list that is not in it is one value (`x-kubernetes-list-type: atomic`), as in
-server-side apply: `ports` has keys in a Service and is one value in a NetworkPolicy.
+A list that is not in the table is one value (`x-kubernetes-list-type: atomic`): `ports` has keys in a Service
+and is one value in a NetworkPolicy.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from inference_operator.core.kinds import (
 #: Path of a list, as "spec.containers[].env" -> the fields that are the key of its items.
 ListKeys = Mapping[str, tuple[str, ...]]
 
-#: In every kind.
+#: Lists of every kind.
 _METADATA: Final[ListKeys] = {"metadata.ownerReferences": ("uid",)}
 _CONDITIONS: Final[ListKeys] = {"status.conditions": ("type",)}
-#: In one container.
+#: Lists in a container, by path from it.
 _CONTAINER: Final[ListKeys] = {
     "env": ("name",),
     "ports": ("containerPort", "protocol"),
@@ -32,7 +32,7 @@ _CONTAINER: Final[ListKeys] = {
     "volumeDevices": ("devicePath",),
     "volumeMounts": ("mountPath",),
 }
-#: In the spec of a pod.
+#: Lists in a pod's spec, by path from it.
 _POD: Final[ListKeys] = {
     "containers": ("name",),
     "hostAliases": ("ip",),

@@ -1,4 +1,4 @@
-"""Names of what the operator makes, and the metadata that marks it as Headroom's. Pure."""
+"""Names of the objects that the operator makes, and the metadata that marks them as Headroom's. Pure."""
 
 from hashlib import sha256
 from typing import Any, Final
@@ -7,10 +7,11 @@ from inference_api import names
 from inference_operator.core.kinds import POOL, Object
 from inference_operator.core.observation import Observation
 
-#: Field manager of server-side apply. Annotations on pools have one of their own.
+#: Field manager of server-side apply. The annotation on pools is applied by REPORT_MANAGER, so that neither
+#: apply removes the other's fields.
 FIELD_MANAGER: Final = "headroom-operator"
 REPORT_MANAGER: Final = "headroom-operator-report"
-#: controllerName of our entry in a pool's status.parents.
+#: controllerName of Headroom's entry in a pool's status.parents.
 CONTROLLER_NAME: Final = "headroom.dev/standalone-proxy"
 
 APP_LABEL: Final = "app"
@@ -38,22 +39,25 @@ def proxy_name(picker: str) -> str:
 
 
 def pool_hash(pool_name: str) -> str:
-    """Return what stands for a pool in label values, which a pool's name may not fit."""
+    """Return a hash of the pool's name for label values: a name may exceed their 63 characters."""
     return sha256(pool_name.encode()).hexdigest()[:16]
 
 
 def selector_labels(app: str) -> dict[str, str]:
-    """Return the labels by which a Deployment and its Service find their pods; they can never change."""
+    """Return the labels by which a Deployment and its Service select pods.
+
+    A Deployment's selector is immutable, so these labels must stay the same in every version.
+    """
     return {APP_LABEL: app, names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
 
 
 def child_labels(seen: Observation, app: str) -> dict[str, str]:
-    """Return the labels of a child, and of the pods of one."""
+    """Return the labels of a child object, and of a child Deployment's pods."""
     return {**selector_labels(app), names.POOL_HASH_LABEL: pool_hash(seen.pool_name)}
 
 
 def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
-    """Return the metadata of a child: name, namespace, Headroom's marks, and the pool as owner."""
+    """Return the metadata of a child: name, namespace, labels, annotations, and the pool as owner."""
     return {
         "name": name,
         "namespace": seen.namespace,
@@ -75,9 +79,9 @@ def child_metadata(seen: Observation, name: str, app: str) -> dict[str, Any]:
 
 
 def pool_of(body: Object) -> str:
-    """Return the name of the pool that a child was made for; empty when it does not say.
+    """Return the name of the pool that a child was made for; empty when neither mark is there.
 
-    A child that lost its annotation is still known by its controller.
+    The annotation comes first; a child without it is known by its controller reference.
     """
     annotations = body.get("metadata", {}).get("annotations") or {}
     owner = pool_owner(body)

@@ -1,6 +1,6 @@
-"""All that a decision about one pool may depend on. Pure values; any part may be stale.
+"""All that a decision about one pool may depend on. Pure values; any of them may be stale.
 
-`observe.py` fills one in; `ownership`, `desired` and `status` read it.
+`observe.py` makes an Observation; `ownership`, `desired` and `status` read it.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class Denied:
     verb: str
     subresource: str = ""
     namespace: str | None = None
-    """Where it is lacking; None is the whole cluster."""
+    """Namespace in which the right is lacking; None is the whole cluster."""
 
     @property
     def right(self) -> str:
@@ -54,32 +54,32 @@ class Denied:
 
     @property
     def hides(self) -> bool:
-        """Whether the kind cannot be watched, in any namespace: one watch serves them all."""
+        """Whether the operator cannot watch the kind, not even in other namespaces: one watch covers all."""
         return self.verb in {"list", "watch"} and not self.subresource
 
     @property
     def blinds(self) -> bool:
-        """Whether nothing of the kind may be made where the right is lacking, for it could not be kept."""
+        """Whether the operator must make no object of the kind there: it could not see or heal the object."""
         return self.hides or (self.verb == "patch" and not self.subresource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the API server lets the operator do, as of the last look."""
+    """The operator's rights and the kinds that are served, as of the last resync."""
 
     served: frozenset[Kind] = frozenset()
     """Kinds that the API server serves."""
     lacking: frozenset[Denied] = frozenset()
     """Missing rights."""
     blind: frozenset[Kind] = frozenset()
-    """Kinds that cannot be listed, watched or patched: nothing of them is made, for it could not be kept."""
+    """Kinds that cannot be listed, watched or patched: the operator makes no object of them."""
     objectives: Kind | None = None
     """The kind of InferenceObjective in use: the first of the groups that is served."""
     ignored: Kind | None = None
-    """The same of the other group, where that is served too and may be read: no picker uses these."""
+    """The other InferenceObjective kind, if it is served and readable too: its objects are only counted."""
 
     def lacks(self, kind: Kind) -> bool:
-        """Return whether the kind is optional and not served, so that nothing of it can be made."""
+        """Return whether the kind is optional and not served, so that its children are left out."""
         return kind.optional and kind not in self.served
 
     @property
@@ -88,7 +88,7 @@ class Access:
         return tuple(sorted({each.right for each in self.lacking}))
 
     def within(self, namespace: str) -> "Access":
-        """Return what concerns the pools of one namespace."""
+        """Return the access that applies to the pools of one namespace."""
         here = frozenset(each for each in self.lacking if each.namespace in {None, namespace} or each.hides)
         return replace(self, lacking=here, blind=frozenset(each.kind for each in here if each.blinds))
 
@@ -103,21 +103,21 @@ class Observation:
     pool: InferencePool | None = None
     """The pool, typed; None when there is none, or when its type refuses it."""
     pool_object: Object | None = None
-    """The pool as it came, for the fields that its type does not have; None when there is none."""
+    """The pool as JSON, with the fields that its type does not have; None when there is no pool."""
     pool_fault: str = ""
     """Which field of the pool its type refuses, and why; "" when none."""
     picker_object: Object | None = None
-    """The EndpointPicker named like the pool, a user's or the operator's."""
+    """The EndpointPicker with the pool's name, a user's or the operator's; None when there is none."""
     picker: EndpointPicker | None = None
-    """The same, typed; None also when its type refuses it."""
+    """The EndpointPicker, typed; None also when its type refuses it."""
     picker_fault: str = ""
     """Which field of the EndpointPicker its type refuses, and why; "" when none."""
     held_status: EndpointPickerStatus | None = None
-    """The status that the EndpointPicker has, also when its spec is refused."""
+    """The EndpointPicker's present status, also with a spec that its type refuses; None without one."""
     service: Object | None = None
     """The Service that the pool names, Headroom's or not; read live when the cache has none."""
     children: Mapping[ChildKey, Object] = field(default_factory=dict)
-    """Objects that carry our label and this pool's name; the EndpointPicker is not among them."""
+    """Objects that Headroom made for this pool (`ownership.ours`), without the EndpointPicker."""
     rivals: tuple[Rival, ...] = ()
     objectives: tuple[InferenceObjective, ...] = ()
     """Objectives that point at this pool, by name."""
@@ -125,9 +125,9 @@ class Observation:
     """Objectives of `Access.ignored` that point at this pool."""
     endpoints: EndpointTally = field(default_factory=EndpointTally)
     picker_pods: tuple[Object, ...] = ()
-    """Pods of our Deployments that are not ready; empty when all are."""
+    """Unready pods of the picker's and the proxy's Deployment, each while its rollout is not complete."""
     picker_answer: PickerAnswer = field(default_factory=PickerAnswer)
-    """What the picker says of its configuration."""
+    """What the picker's pods answered about their configuration and connections."""
     absent_for: float = 0.0
     """Seconds for which the picker Service is known to have been absent; 0 while it exists."""
     known_for: float = 0.0
@@ -146,14 +146,14 @@ class Observation:
 
     @property
     def present(self) -> InferencePool:
-        """The pool, where the caller has made sure that there is one."""
+        """The pool, typed. Raises LookupError when `pool` is None, which the caller has to rule out."""
         if self.pool is None:
             raise LookupError(f"pool {self.namespace}/{self.pool_name} was not observed")
         return self.pool
 
     @property
     def pool_metadata(self) -> Object:
-        """The pool's metadata as they came; empty when there is no pool."""
+        """The pool's metadata as JSON; empty when there is no pool."""
         return {} if self.pool_object is None else self.pool_object["metadata"]
 
     @property
@@ -163,19 +163,19 @@ class Observation:
 
     @property
     def picker_ref(self) -> EndpointPickerRef | None:
-        """The reference that the pool makes."""
+        """The pool's spec.endpointPickerRef; None when the pool has none or was not understood."""
         return None if self.pool is None else self.pool.spec.endpoint_picker_ref
 
     @property
     def picker_name(self) -> str:
-        """Name of the picker Service and of what belongs to it; empty when the pool names none."""
+        """Name of the picker's Service, Deployment and ServiceAccount; empty when the pool names none."""
         if self.pool is None and self.pool_object is not None:
             return self._name_as_it_came()
         ref = self.picker_ref
         return "" if ref is None else ref.name
 
     def _name_as_it_came(self) -> str:
-        """Return the picker's name in a pool that its type refuses, so that what runs is still found."""
+        """Return the picker's name from a pool that its type refuses, to find the running picker."""
         place: object = self.pool_object
         for part in ("spec", "endpointPickerRef", "name"):
             place = place.get(part) if isinstance(place, dict) else None
@@ -183,7 +183,7 @@ class Observation:
 
     @property
     def spec(self) -> EndpointPickerSpec:
-        """What the user wants of the picker; all defaults where there is no EndpointPicker."""
+        """The EndpointPicker's spec; all defaults when there is no EndpointPicker."""
         return EndpointPickerSpec() if self.picker is None else self.picker.spec
 
     def with_pool(self, body: Object | None) -> "Observation":
@@ -191,7 +191,7 @@ class Observation:
         pool, fault = None, ""
         if body is not None:
             try:
-                # Gateways write the status; what they get wrong there is no fault of the pool.
+                # Gateways write the status: an entry that the type refuses must not make the pool invalid.
                 pool = InferencePool.model_validate({k: v for k, v in body.items() if k != "status"})
             except ValidationError as error:
                 fault = field_faults(error)
@@ -204,7 +204,7 @@ class Observation:
             try:
                 status = EndpointPickerStatus.model_validate(body.get("status") or {})
             except ValidationError:
-                status = None  # another version wrote it; this one writes it anew
+                status = None  # of another version; this pass writes it anew
             try:
                 picker = EndpointPicker.model_validate({k: v for k, v in body.items() if k != "status"})
             except ValidationError as error:
@@ -217,7 +217,7 @@ class Observation:
         return str((self.pool_metadata.get("annotations") or {}).get(names.MANAGED_ANNOTATION, ""))
 
     def child(self, kind: Kind, name: str) -> Object | None:
-        """Return our child of that kind and name, or None."""
+        """Return Headroom's child of that kind and name, or None."""
         return self.children.get((kind, name))
 
 
@@ -229,7 +229,7 @@ class Failure:
     name: str
     finding: Finding
     final: bool = False
-    """Trying again is of no use: the namespace is going."""
+    """Whether to give up instead of retrying: the namespace is being deleted."""
 
 
 def field_faults(error: ValidationError) -> str:

@@ -1,7 +1,7 @@
-"""Fields of a live object that make the API server refuse our intent, and the JSON patch against them. Pure.
+"""Fields of a live object that make the API server refuse an intent, and the JSON patch against them. Pure.
 
-Server-side apply only adds and changes what it names. Where two fields exclude each other, or two items of a
-list must not share a name, the one that another manager owns stays, and the apply is refused for ever.
+Server-side apply adds and changes only the fields that it names. A field of another manager stays. Where it
+excludes a field of the intent, or has the name of another list item, the API server refuses every apply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from inference_operator.core.kinds import ROLE_BINDING, Object
 from inference_operator.core.lists import ListKeys, key_of, list_keys
 
 _HANDLERS: Final = frozenset({"exec", "grpc", "httpGet", "tcpSocket", "sleep"})
-#: Fields of which an object has one at most, by the name of the field that holds them.
+#: Fields of which at most one may be set, by the name of the field that holds them.
 _UNIONS: Final[Mapping[str, frozenset[str]]] = {
     "livenessProbe": _HANDLERS,
     "readinessProbe": _HANDLERS,
@@ -21,26 +21,26 @@ _UNIONS: Final[Mapping[str, frozenset[str]]] = {
     "env[]": frozenset({"value", "valueFrom"}),
     "valueFrom": frozenset({"configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"}),
 }
-#: Fields that only one value of `type` admits, by the name of the field that holds both.
+#: Field that only one value of `type` admits, and that value, by the name of the field that holds both.
 _ONLY_WITH_TYPE: Final[Mapping[str, tuple[str, str]]] = {
     "strategy": ("rollingUpdate", "RollingUpdate"),
     "seccompProfile": ("localhostProfile", "Localhost"),
 }
-#: Parts that never change once the object is made, by kind.
+#: Immutable top-level fields, by kind.
 _REPLACED: Final[Mapping[str, frozenset[str]]] = {ROLE_BINDING.kind: frozenset({"roleRef"})}
 
 
 def obstacles(intent: Object, live: Object) -> list[Object]:
-    """Return the steps of a JSON patch after which the intent can be applied; empty where it can be now."""
+    """Return the steps of a JSON patch after which the intent can be applied; empty if none are needed."""
     steps: list[Object] = []
     _walk(intent.get("spec"), live.get("spec"), "spec", "/spec", list_keys(intent), steps)
     return steps
 
 
 def must_be_replaced(intent: Object, live: Object) -> bool:
-    """Return whether no write can make the live object what is wanted: it has to be deleted and made anew.
+    """Return whether the intent changes an immutable field, so that the object must be deleted and made anew.
 
-    Only kinds that can be missing for a moment are named: a Deployment would take its pods along.
+    Only for kinds that may be missing for a moment. Deleting a Deployment would delete its pods.
     """
     return any(
         part in intent and intent[part] != live.get(part) for part in _REPLACED.get(str(intent["kind"]), ())
@@ -81,12 +81,12 @@ def _walk_items(
 
 
 def _stray(want: Mapping[str, Any], have: Mapping[str, Any], field: str) -> frozenset[str]:
-    """Return the fields of `have` that exclude what is wanted."""
+    """Return the fields of `have` that exclude fields of `want`."""
     if field in _ONLY_WITH_TYPE:
         member, kind = _ONLY_WITH_TYPE[field]
         return frozenset({member} & have.keys() if want.get("type", kind) != kind else ())
     members = _UNIONS.get(field, frozenset())
-    if field == "volumes[]":  # every field beside the name is a kind of source
+    if field == "volumes[]":  # every field but the name is a volume source, and one is allowed
         members = frozenset(have.keys() | want.keys()) - {"name"}
     return members & (have.keys() - want.keys()) if members & want.keys() else frozenset()
 

@@ -1,7 +1,8 @@
-"""Which pools and objects are Headroom's, and why a pool cannot work. Pure.
+"""Which pools Headroom runs, which objects are its own, and why a pool cannot work. Pure.
 
-An object is Headroom's when it carries Headroom's label and names the pool: by the annotation, or by its
-controller where the annotation was lost. `kubectl delete --cascade=orphan` and backups strip ownerReferences.
+An object is Headroom's when it carries Headroom's label and names the pool, by annotation or, without one, by
+its controller reference. The annotation is needed because `kubectl delete --cascade=orphan` and backups strip
+ownerReferences.
 """
 
 import json
@@ -33,20 +34,26 @@ _LABEL_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a
 
 
 class Stance(Enum):
-    """How the operator stands to a pool."""
+    """What the operator does with a pool."""
 
     MANAGED = "managed"
-    """Its children are made, healed and removed."""
+    """Make, heal and remove its children."""
     WAITING = "waiting"
-    """Its Service has not been absent for long enough; nothing is done yet."""
+    """Do nothing yet: TAKE_UP_WAIT is not over."""
     LET_GO = "let go"
-    """The Service is not Headroom's: Headroom's other children are removed, nothing else is touched."""
+    """Remove Headroom's other children and leave the Service, which is not Headroom's (any more)."""
     UNWORKABLE = "unworkable"
-    """It names no picker that could be run: what runs already, of an earlier name, is left as it is."""
+    """Make only the EndpointPicker, which carries the reason: the pool names no picker that can be run.
+
+    A picker that runs under an earlier name stays as it is.
+    """
     HELD = "held"
-    """It cannot be understood wholly, or not be made: what runs already of its picker is left as it is."""
+    """Make only the EndpointPicker: a field of it or of the pool is invalid or not understood.
+
+    Also when EndpointPickers cannot be read. The children that run stay as they are.
+    """
     HANDS_OFF = "hands off"
-    """It is gone, being deleted, or not to be managed: nothing is done."""
+    """Do nothing: the pool is gone, being deleted, not visible, or not to be managed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class Verdict:
 
 
 def judge(seen: Observation) -> Verdict:
-    """Return how to treat the pool: the first rule that applies."""
+    """Return the verdict of the first rule that applies to the pool."""
     return (
         _not_to_manage(seen)
         or _pool_not_understood(seen)
@@ -90,7 +97,7 @@ def _labelled(labels: Mapping[str, str] | None) -> bool:
 
 
 def selector_taker(service: Object) -> str | None:
-    """Return the manager, other than the operator, that owns the Service's selector; None without one."""
+    """Return the first manager but the operator that owns the Service's selector; None without one."""
     for entry in service.get("metadata", {}).get("managedFields", ()):
         fields = entry.get("fieldsV1", {}).get("f:spec", {})
         manager = entry.get("manager", "")
@@ -100,9 +107,10 @@ def selector_taker(service: Object) -> str | None:
 
 
 def users_own(picker: Object, pool_name: str, pool_uid: str) -> bool:
-    """Return whether the EndpointPicker is a user's: not made by us, or applied by a user since.
+    """Return whether the EndpointPicker is a user's: not made by the operator, or applied by a user since.
 
-    A copy of ours that was applied, as when a backup is restored by `kubectl apply`, makes it no user's.
+    Applying a copy of the operator's object does not count: `kubectl apply` of a backup does that. A copy has
+    an empty spec and Headroom's label in the applied fields.
     """
     if not ours(picker, pool_name, pool_uid):
         return True
@@ -161,7 +169,7 @@ def _not_to_manage(seen: Observation) -> Verdict | None:
 
 
 def _pool_not_understood(seen: Observation) -> Verdict | None:
-    """Hold still: what runs was made from a pool that was understood."""
+    """Hold the pool: its children were made from an earlier version, which the type accepted."""
     if not seen.pool_fault:
         return None
     finding = reasons.POOL_NOT_UNDERSTOOD.say(fault=seen.pool_fault)
@@ -211,7 +219,8 @@ def _foreign_service(seen: Observation) -> Verdict | None:
         return None
     if not ours(service, seen.pool_name, seen.pool_uid):
         return Verdict(Stance.LET_GO, _whose(service, name))
-    # A backup that was restored, or a copy that was applied, owns the selector too; it takes nothing.
+    # An unchanged selector is not taken: restoring a backup or applying a copy makes that client an owner,
+    # too.
     unchanged = service.get("spec", {}).get("selector") == selector_labels(name)
     if not unchanged and (manager := selector_taker(service)) is not None:
         finding = reasons.SELECTOR_TAKEN.say(
@@ -235,12 +244,12 @@ def _still_waiting(seen: Observation) -> Verdict | None:
 
 
 def _wait_for_picker(seen: Observation) -> Verdict | None:
-    """Wait only where an EndpointPicker would have to be made to carry the reason."""
+    """Wait while there is no EndpointPicker: one would have to be made to carry the reason."""
     return _wait(seen, seen.known_for) if seen.picker_object is None else None
 
 
 def _wait(seen: Observation, passed: float) -> Verdict | None:
-    """Wait before anything is made for a pool: its user may be about to make an object of that name."""
+    """Return WAITING until TAKE_UP_WAIT is over: a user may be about to create an object of that name."""
     left = TAKE_UP_WAIT - passed
     if left <= 0 or _takes_over(seen):
         return None
@@ -256,7 +265,7 @@ def _bad_selector(seen: Observation) -> Verdict | None:
 
 
 def _settings_unknown(seen: Observation) -> Verdict | None:
-    """Hold still while settings cannot be read: defaults in place of a user's own are damage."""
+    """Hold the pool while its EndpointPicker cannot be read: defaults would replace the user's settings."""
     if seen.picker_fault:
         return Verdict(Stance.HELD, reasons.PICKER_NOT_UNDERSTOOD.say(fault=seen.picker_fault))
     if PICKER not in seen.access.blind:

@@ -1,6 +1,7 @@
 """Headroom's entry in a pool's status.parents, for its standalone proxy; other entries stay. Pure.
 
-The list is atomic and gateways write it too: it is read, changed in our entry, and written back whole.
+The list is atomic and gateways write it too. So the operator reads it, changes its own entry and writes the
+whole list back.
 """
 
 from typing import Any, Final
@@ -21,7 +22,7 @@ _LIMIT: Final = 32
 
 
 def wanted_parents(seen: Observation, verdict: Verdict) -> list[Any] | None:
-    """Return the list to write, or None when the pool has it already."""
+    """Return the list to write; None when nothing has to change, or no entry fits in."""
     held = list((seen.pool_object or {}).get("status", {}).get("parents") or ())
     others = [entry for entry in held if entry.get("controllerName") != CONTROLLER_NAME]
     mine = [entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME]
@@ -35,7 +36,7 @@ def wanted_parents(seen: Observation, verdict: Verdict) -> list[Any] | None:
     entry = _entry(seen, mine[0] if mine else {})
     if mine == [entry]:
         return None
-    # In place where we are already, so that the order of the others never changes.
+    # Headroom's entry keeps its position, so that the order of the other entries never changes.
     position = held.index(mine[0]) if mine else len(others)
     before = [e for e in held[:position] if e.get("controllerName") != CONTROLLER_NAME]
     return [*before, entry, *others[len(before) :]]
@@ -72,13 +73,13 @@ def _entry(seen: Observation, held: dict[str, Any]) -> dict[str, Any]:
 
 
 def parents_entry(seen: Observation) -> dict[str, Any] | None:
-    """Return our entry as the pool has it; None when it has none."""
+    """Return Headroom's entry in the pool's status; None when there is none."""
     held = (seen.pool_object or {}).get("status", {}).get("parents") or ()
     return next((entry for entry in held if entry.get("controllerName") == CONTROLLER_NAME), None)
 
 
 def _condition(held: dict[str, Any]) -> Condition | None:
-    """Return the condition; None for one that another version wrote, which is written anew."""
+    """Return the condition; None when its type refuses it, so that it is written anew."""
     try:
         return Condition.model_validate(held)
     except ValidationError:

@@ -1,6 +1,7 @@
-"""Answers of a picker's pods about the configuration that they watch and their connections. Pure values.
+"""Answers of a picker's pods about their configuration and their connections. Pure values.
 
-`configuration.py` makes the question and judges the answer; `ask_picker.py` carries both over HTTP.
+`configuration.py` makes the question; `configuration.py` and `connections.py` judge the answer.
+`ask_picker.py` sends the question over HTTP.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from inference_operator.core.endpoints import EndpointTally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which pods to ask about which text. A question that differs in anything is asked at once."""
+    """The pods to ask, and the text to ask about. A question that differs in any field is asked at once."""
 
     namespace: str
     app: str
@@ -21,18 +22,18 @@ class Question:
     port: int
     """Their metrics port."""
     mark: str
-    """`text_mark` of the configuration that they should have seen."""
+    """`text_mark` of the configuration in the ConfigMap, which the pods should have read."""
     deployment: str
-    """resourceVersion of their Deployment: another one when a pod became ready."""
+    """resourceVersion of their Deployment: it changes, among others, when a pod becomes ready."""
     endpoints: EndpointTally = field(default_factory=EndpointTally)
-    """The pool's endpoints: others may be reached or not."""
+    """Counts of the pool's endpoints: a new endpoint may be unreachable."""
     ports: tuple[int, ...] = ()
     """The pool's target ports; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerAnswer:
-    """What the operator knows of the answer."""
+    """What the operator knows from the picker's pods."""
 
     answer: Offered | None = None
     """The latest answer, perhaps about an older text.
@@ -40,23 +41,23 @@ class PickerAnswer:
     With several pods: that of a pod that refuses, else of a pod that lags.
     """
     problem: str = ""
-    """Why nothing is known of the text in question; "" when it is known, or no pod was asked."""
+    """Why it is unknown whether the text is accepted; "" when it is known, or no pod was asked."""
     asking: bool = False
-    """A new question is under way."""
+    """Whether a new question was begun, and no answer to it is known yet."""
     health: PickerHealth | None = None
-    """What the pods see of their proxies and endpoints; None when none has said."""
+    """The pods' connections to gateways and endpoints; None when no pod has reported them."""
 
     @property
     def settled(self) -> bool:
-        """Whether the same question would be answered in the same way a moment later."""
+        """Whether asking again soon would bring nothing new: no problem, and health is settled."""
         return not self.problem and (self.health is None or self.health.settled)
 
 
 def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> PickerAnswer:
-    """Return what the pods say together of the text with that mark.
+    """Return the joint answer of the pods about the text with that mark.
 
-    One pod that refuses it is enough; it is accepted when all have accepted it. `silent` says why the
-    other pods gave no answer.
+    One pod that refuses it is enough; it is accepted when all have accepted it. `silent` holds a reason for
+    each pod that gave no answer.
     """
     health = _together([each.health for each in said if each.health is not None])
     for each in said:
@@ -76,9 +77,9 @@ def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> Picke
 
 
 def about_all(question: Question, said: Offered) -> Offered:
-    """Return the answer, marked as not settled while it is not about all endpoints that the pool has.
+    """Return the answer, marked as not settled while it does not cover the pool's ports and endpoints.
 
-    A pod that has not seen the newest pool yet answers for the ports of before, or for none.
+    A picker pod that has not read the newest pool yet reports the earlier target ports, or none.
     """
     health = said.health
     if health is None or not health.settled:
@@ -91,7 +92,7 @@ def about_all(question: Question, said: Offered) -> Offered:
 
 
 def _together(all_health: Sequence[PickerHealth]) -> PickerHealth | None:
-    """Return what several pods see together: each kind that one sees, each port as the worst sees it."""
+    """Merge the health of several pods: every kind of failed handshake, and the worst view of each port."""
     if not all_health:
         return None
     worst: dict[int, PortHealth] = {}

@@ -23,7 +23,7 @@ def parse_quantity(text: str | float) -> Decimal:
 
 
 def same_quantity(one: Any, other: Any) -> bool:
-    """Return whether both spell the same amount; things that are no quantities compare as they are."""
+    """Return whether both spell the same amount; values that are no quantities are compared by ==."""
     try:
         return parse_quantity(one) == parse_quantity(other)
     except ValueError:

@@ -1,7 +1,7 @@
 """A work queue of keys: each waits at most once, runs at most once at a time, and backs off when it fails.
 
-Two urgencies: a key that an event asked for goes before those that are only due for a regular look. Adding
-and taking cost O(log n). Pure: the time, in seconds of any monotonic clock, is an argument.
+Two urgencies: urgent keys, which an event added, go before routine keys, which a resync added. Adding and
+taking cost O(log n). Pure: the time, in seconds of any monotonic clock, is an argument.
 """
 
 from collections.abc import Hashable
@@ -14,7 +14,7 @@ FIRST_BACK_OFF: Final = 0.5
 MOST_BACK_OFF: Final = 120.0
 """The longest back-off, in seconds."""
 ROUTINE_SHARE: Final = 8
-"""One take in so many prefers the regular looks, so that a flood of events cannot starve them."""
+"""One take in this many prefers routine keys, so that a flood of events cannot starve them."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 class _Waiting(Generic[Key]):
     """The keys of one urgency: when each is due, and a heap of those times.
 
-    Entries of the heap that no longer agree with `due` are dropped when they come to its top.
+    `due` decides. A heap entry that differs from it is stale, and is dropped when it comes to the top.
     """
 
     __slots__ = ("_heap", "_order", "due")
@@ -44,7 +44,7 @@ class _Waiting(Generic[Key]):
         heappush(self._heap, (due, next(self._order), key))
 
     def head(self, running: set[Key]) -> tuple[float, Key] | None:
-        """Return the earliest key that is not running, with its time; `resume` brings a running one back."""
+        """Return time and key of the earliest not running; running keys leave the heap until `resume`."""
         while self._heap:
             due, _, key = self._heap[0]
             if self.due.get(key) == due and key not in running:
@@ -53,7 +53,7 @@ class _Waiting(Generic[Key]):
         return None
 
     def resume(self, key: Key) -> None:
-        """Consider a key again that `head` passed over because it ran."""
+        """Put a key that has stopped running back on the heap, in case `head` removed it meanwhile."""
         if (due := self.due.get(key)) is not None:
             heappush(self._heap, (due, next(self._order), key))
 
@@ -61,8 +61,8 @@ class _Waiting(Generic[Key]):
 class WorkQueue(Generic[Key]):
     """Keys, each with the time at which it is due.
 
-    A key that is added while it runs is due again once it is done, so that nothing that happened during a
-    run is missed.
+    A key that is added while it runs stays due, and runs once more after `done` or `failed`: the run may have
+    read the state from before the event.
     """
 
     __slots__ = ("_failures", "_not_before", "_routine", "_running", "_takes", "_urgent")
@@ -86,7 +86,7 @@ class WorkQueue(Generic[Key]):
     def add(self, key: Key, due: float, *, routine: bool = False) -> None:
         """Make the key due at that time, or leave it due earlier if it already is.
 
-        A routine key waits behind all that are due for a reason.
+        A routine key waits behind all urgent keys that are due.
         """
         due = max(due, self._not_before.get(key, due))
         (self._routine if routine else self._urgent).add(key, due)
@@ -107,7 +107,7 @@ class WorkQueue(Generic[Key]):
         return None
 
     def waiting(self, key: Key) -> bool:
-        """Return whether an event has asked for the key, also while it runs. A routine look does not."""
+        """Return whether the key is due as urgent, also while it runs; a routine key does not count."""
         return key in self._urgent.due
 
     def next_due(self) -> float | None:
@@ -116,9 +116,10 @@ class WorkQueue(Generic[Key]):
         return min((found[0] for found in heads if found is not None), default=None)
 
     def done(self, key: Key, again_at: float | None = None, *, not_before: float | None = None) -> None:
-        """The run of the key succeeded.
+        """Note that the run of the key succeeded.
 
-        It runs again at `again_at` if nothing asks for it sooner, and not before `not_before` whatever asks.
+        It runs again at `again_at`, or sooner if it is added for an earlier time, but never before
+        `not_before`.
         """
         self._failures.pop(key, None)
         if not_before is not None:
@@ -131,9 +132,9 @@ class WorkQueue(Generic[Key]):
             self.add(key, again_at)
 
     def failed(self, key: Key, now: float) -> float:
-        """The run of the key failed: it runs again after its back-off, or sooner when something asks for it.
+        """Note that the run of the key failed; return the back-off in seconds.
 
-        Returns the back-off in seconds.
+        The key runs again after its back-off, or sooner if it is added for an earlier time.
         """
         self._stopped(key)
         failures = self._failures.get(key, 0)

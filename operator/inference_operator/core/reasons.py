@@ -1,4 +1,4 @@
-"""Every reason that the operator gives, once, each with the sentence that says what to do.
+"""The one table of reasons: each is a CamelCase word and a sentence that says what to do.
 
 Pure data. `Reason.say` fills the facts into the sentence.
 """
@@ -6,8 +6,8 @@ Pure data. `Reason.say` fills the facts into the sentence.
 from dataclasses import dataclass
 from typing import Final
 
-#: The most characters of a message. A condition's has 32,768 at most (metav1.Condition); an API server's or a
-#: webhook's refusal may be longer, and the status with it would be refused as a whole.
+#: The most characters of a message. The API server refuses a whole status with a message of more than 32,768
+#: (metav1.Condition), and the text of a refused write, which messages quote, may be longer.
 MESSAGE_LIMIT: Final = 4096
 
 
@@ -28,7 +28,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A reason with its message: what a condition or an event carries."""
+    """Reason and message of a condition or an event."""
 
     reason: str
     message: str
@@ -266,7 +266,7 @@ NOT_ANSWERED: Final = Reason(
     "of the picker's pods (NetworkPolicy), and see their logs for `configuration refused`.",
 )
 
-# Ready, and what has no answer of its own because another condition says why
+# Ready, and NotJudged for conditions that only Accepted explains
 READY: Final = Reason("Ready", "The picker answers and the pool has ready endpoints.")
 NOT_JUDGED: Final = Reason(
     "NotJudged", "See Accepted: not judged while Headroom does not manage the pool's picker."
@@ -283,7 +283,7 @@ OBJECTIVE_POOL_NOT_MANAGED: Final = Reason(
     "PoolNotManaged", "Headroom does not run the picker of pool {pool} ({reason})."
 )
 
-# Our standalone proxy's entry in a pool's status.parents
+# The standalone proxy's entry in a pool's status.parents
 PROXY_ACCEPTS: Final = Reason("Accepted", "Headroom's standalone proxy routes to this pool.")
 PROXY_RESOLVES: Final = Reason("ResolvedRefs", "The proxy asks the picker Service {service}.")
 

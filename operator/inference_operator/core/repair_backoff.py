@@ -1,6 +1,7 @@
 """Growing pauses for a pool that another writer changes back after every repair. Pure.
 
-Only time ends a fight. Quiet passes between two repairs do not: every event of a Deployment makes one.
+Only FORGIVEN_AFTER seconds without a repair reset the count. Passes that repair nothing do not: every event
+of a Deployment causes one, also between two repairs.
 """
 
 from typing import Final
@@ -8,11 +9,11 @@ from typing import Final
 from inference_operator.core.kinds import PoolKey
 
 FREE_REPAIRS: Final = 10
-"""Repairs in a row that are made at once."""
+"""Repairs in a row that are followed by no pause."""
 LONGEST_PAUSE: Final = 60.0
-"""Seconds; the pause doubles with every further repair up to this."""
+"""Longest pause, in seconds; the pause doubles with every repair after FREE_REPAIRS."""
 FORGIVEN_AFTER: Final = 2 * LONGEST_PAUSE
-"""Seconds without a repair after which the next one is the first again."""
+"""Seconds without a repair after which the count starts anew."""
 
 
 class RepairBackoff:
@@ -38,5 +39,5 @@ class RepairBackoff:
         return 0.0 if excess <= 0 else min(LONGEST_PAUSE, 2.0 ** min(excess, 16))
 
     def forget(self, key: PoolKey) -> None:
-        """Drop the count: the fight is over, or the pool is gone."""
+        """Drop the count, because FORGIVEN_AFTER has passed or the pool is gone."""
         self._repairs.pop(key, None)

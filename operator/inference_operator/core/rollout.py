@@ -1,4 +1,4 @@
-"""How a picker's or proxy's Deployment stands, from its status and its unready pods. Pure."""
+"""Judgement of a picker's or proxy's Deployment, from its status and its unready pods. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LOOPS: Final = frozenset(
     {"CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
 )
 _DETAIL_LIMIT: Final = 300
-#: The shortest and the longest time, in seconds, until the pods of a Deployment are asked again why.
+#: Least and most seconds until the next pass of a pool with unready picker or proxy pods.
 _SOONEST_AGAIN: Final = 3.0
 _LATEST_AGAIN: Final = 30.0
 
@@ -29,19 +29,20 @@ class Judgement:
     status: ConditionStatus
     finding: Finding
     generation: int | None = None
-    """metadata.generation that it was judged from, where that is not the newest."""
+    """metadata.generation that it was judged from; None means the newest."""
 
 
 def why_again(unready_for: float) -> float:
-    """Return in how many seconds to ask again why pods, which are not watched, are not ready.
+    """Return in how many seconds to run a pass again for a pool with unready picker or proxy pods.
 
-    What has been down for long is asked less often: a hundred pools whose image is missing must cost nothing.
+    A held pool's pods may not be watched, and the watch of a managed pool's pods may be down. The interval
+    grows with the outage, so that a hundred pools whose image is missing cost next to nothing.
     """
     return min(_LATEST_AGAIN, max(_SOONEST_AGAIN, unready_for / 4))
 
 
 def judge_deployment(name: str, live: Object | None, pods: Sequence[Object], good: Reason) -> Judgement:
-    """Return whether all wanted pods of the newest template are ready, and if not the likeliest reason."""
+    """Return True when all wanted pods of the newest template are ready, else the likeliest reason."""
     if live is None:
         return Judgement("False", reasons.NOT_CREATED.say(name=name))
     wanted = live.get("spec", {}).get("replicas", 1)
@@ -54,7 +55,7 @@ def judge_deployment(name: str, live: Object | None, pods: Sequence[Object], goo
 def rolled_out(live: Object) -> bool:
     """Return whether all wanted pods are of the newest template and ready, and no older pod is left.
 
-    While a rolling update surges, the pods that are ready may all be older ones.
+    readyReplicas alone is not enough: during a rolling update it also counts pods of the older template.
     """
     status: dict[str, Any] = live.get("status", {})
     wanted = live.get("spec", {}).get("replicas", 1)

@@ -1,4 +1,4 @@
-"""Label selectors of what the operator watches. Pure."""
+"""Label selectors of the operator's watches and lists. Pure."""
 
 from typing import Final
 

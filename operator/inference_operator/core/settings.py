@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 TAKE_UP_WAIT: Final = 5.0
-"""Seconds that a picker Service must have been absent before its pool is taken up."""
+"""Seconds that a picker Service must have been absent before Headroom creates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +12,7 @@ class Settings:
     """The operator's settings, fixed at start."""
 
     manage: Literal["all", "annotated"] = "all"
-    """Whether every pool is managed, or those annotated headroom.dev/managed: "true" only."""
+    """`all` manages every pool; `annotated` only pools annotated headroom.dev/managed: "true"."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to work in; empty means all."""
     epp_image: str = ""
@@ -20,11 +20,11 @@ class Settings:
     proxy_image: str = ""
     """Image of the standalone proxy where an EndpointPicker names none."""
     picker_cluster_role: str = "headroom-epp"
-    """ClusterRole that a picker is bound to in its pool's namespace; the operator may bind no other."""
+    """ClusterRole that a picker is bound to in its pool's namespace. RBAC must let the operator bind it."""
     bind_address: str = "127.0.0.1"
     """Address of the health port."""
     health_port: int = 8080
-    """Serves /healthz, /readyz and /metrics; 0 takes any free port."""
+    """Port of /healthz, /readyz and /metrics; 0 takes any free port."""
     resync_interval: float = 60.0
     """Seconds between two full lists of everything watched."""
     workers: int = 4

@@ -1,4 +1,4 @@
-"""How a pool stands: conditions and columns of its EndpointPicker, its one word, and what changed. Pure."""
+"""The report on a pool: its EndpointPicker's status, the pool's annotation, transitions. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,22 +32,22 @@ from inference_operator.core.parents import parents_entry
 from inference_operator.core.reasons import Finding, Reason
 from inference_operator.core.rollout import Judgement, judge_deployment
 
-#: There only while the EndpointPicker asks for a proxy.
+#: Condition that exists only while the EndpointPicker asks for a proxy.
 PROXY_READY: Final = "ProxyReady"
 
-#: Judged from a picker's answer.
+#: Conditions judged from a picker's answer; Unknown does not spoil Ready.
 _SAID_BY_PICKER: Final = frozenset({CONFIG_ACCEPTED, ENDPOINTS_REACHABLE, PICKER_REACHABLE})
-#: Reasons that every picker passes through while it starts.
+#: Reasons that every starting picker has for a while.
 _STARTING: Final = frozenset(
     reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
 )
-#: Stances in which the pool's picker may be running, so that its state is judged.
+#: Stances in which the pool's picker may be running, so that its conditions are judged.
 RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A condition that took another status or reason; becomes an event."""
+    """A condition whose status or reason changed; the reporter writes it as an event."""
 
     type: str
     finding: Finding
@@ -60,14 +60,14 @@ class Report:
 
     status: EndpointPickerStatus
     summary: Finding
-    """Ready, or what the first condition that is not True says; its reason is the pool's annotation."""
+    """Reason and message of the condition Ready; the reason is also the value of the pool's annotation."""
     transitions: tuple[Transition, ...] = ()
 
 
 def report(
     seen: Observation, verdict: Verdict, failures: Sequence[Failure] = (), intents: Sequence[Intent] = ()
 ) -> Report:
-    """Return how the pool stands after a pass that had these intents and failures."""
+    """Return the report on a pool after a pass with these intents and failures."""
     judged: dict[str, Judgement] = {
         ACCEPTED: _accepted(seen, verdict),
         RESOLVED_REFS: _resolved(seen, verdict, failures, intents),
@@ -95,7 +95,10 @@ def report(
 
 
 def _spoils(kind: str, judgement: Judgement, seen: Observation) -> bool:
-    """Return whether the summary cannot be True: a picker that gave no answer serves all the same."""
+    """Return whether this judgement keeps Ready from True.
+
+    An Unknown from a picker that gave no answer does not: the picker may serve all the same.
+    """
     if kind == PICKER_REACHABLE:
         return judgement.status == "False" and shuts_out_all(seen)
     return judgement.status == "False" or (judgement.status == "Unknown" and kind not in _SAID_BY_PICKER)
@@ -148,9 +151,9 @@ def _needs(seen: Observation, right: Denied, wanted: frozenset[Kind]) -> bool:
     if right.kind.optional and right.kind not in wanted:
         return False
     if right.kind is EVENT:
-        return False  # without it events are lost, and nothing else
+        return False  # without this right only events are lost
     if right.verb == "delete":
-        return False  # a removal that is refused is a failure of its own
+        return False  # a refused removal is reported as ApplyFailed
     if right.kind is POOL and right.subresource:
         return proxy.asked(seen) or parents_entry(seen) is not None
     if right.kind in OBJECTIVES and right.subresource:
@@ -232,10 +235,10 @@ def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ..
 
 
 def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Iterable[Transition]:
-    """Yield what changed.
+    """Yield the conditions whose status or reason changed.
 
-    A summary that is not True is left out, since one of the others says the same; so is what merely is not
-    there yet while a picker starts.
+    Three changes are left out: to Unknown; Ready to False, since another condition has the same reason; and
+    to a reason of a picker that starts, unless the condition was True before.
     """
     held: dict[str, tuple[ConditionStatus, str]] = {c.type: (c.status, c.reason) for c in before}
     for condition in now:
@@ -254,7 +257,7 @@ def _transitions(now: Iterable[Condition], before: Iterable[Condition]) -> Itera
 
 
 def unready_for(seen: Observation) -> float:
-    """Return for how many seconds a condition has said that a Deployment is not ready; 0 when all are."""
+    """Return the seconds since PickerReady or ProxyReady last turned False; 0 when neither is False."""
     held = _held_status(seen)
     since = [
         condition.last_transition_time

@@ -1,6 +1,6 @@
-"""How the streams of a watch thread stand: which are open, and whether the thread still tends to them. Pure.
+"""Health of the streams of a watch thread: which are open, and whether the thread still reopens them. Pure.
 
-The thread notes what it asks and what it is answered; the controller looks. Times are seconds of any
+The thread records its requests and their answers; the controller reads them. Times are seconds of any
 monotonic clock.
 """
 
@@ -9,11 +9,11 @@ from math import inf
 from typing import Final
 
 SERVER_TIMEOUT: Final = 290
-"""Seconds after which the API server ends a watch request, so that the next one is asked."""
+"""Seconds after which the API server ends a watch request; kopf then sends the next one."""
 UNTENDED_AFTER: Final = 15.0
-"""Seconds without an open stream and without a request for one after which the thread is taken for dead."""
+"""Seconds without an open stream and without a request after which the thread counts as dead."""
 OVERDUE_AFTER: Final = SERVER_TIMEOUT + 60.0
-"""Seconds after which an open stream must have been ended by the server or by its reader."""
+"""Seconds after which the server (at SERVER_TIMEOUT) or the reader must have ended a stream."""
 DOWN_AFTER: Final = 2.0
 """Seconds without an open stream after which a kind counts as not watched."""
 _LONGEST_RETRY_AFTER: Final = 120.0
@@ -36,18 +36,18 @@ class StreamHealth:
         """Why there is no stream; "" when there is one."""
 
     def asked(self, now: float) -> None:
-        """Note that a request for the kind, a list or a watch, was begun."""
+        """Note that a list or watch request for the kind was sent."""
         self._asking += 1
         self._due_by = now
 
     def answered(self, now: float, problem: str = "", retry_after: float = 0.0) -> None:
-        """Note that the request has been answered, or given up for a problem."""
+        """Note that the request ended. `retry_after` is the answer's Retry-After, in seconds."""
         self._asking -= 1
         self._due_by = now + min(retry_after, _LONGEST_RETRY_AFTER)
         self.problem = problem
 
     def opened(self, now: float, is_open: Callable[[], bool]) -> None:
-        """Note that a watch was accepted; `is_open` says for how long its stream lasts."""
+        """Note that a watch was accepted; `is_open` returns True while its stream is open."""
         self._opened = self._last_open = now
         self._was_open = True
         self._is_open = is_open
@@ -62,14 +62,14 @@ class StreamHealth:
     def down_for(self, now: float) -> float:
         """Return for how many seconds no stream has been open; infinite when none ever was.
 
-        A thread that is begun again and again must not look well each time.
+        Infinite, because a count from the thread's start would pass as healthy after every restart.
         """
         if self.look(now):
             return 0.0
         return now - self._last_open if self._was_open else inf
 
     def neglect(self, now: float) -> str:
-        """Return why the thread that should tend to the stream is taken for dead, or ""."""
+        """Return why the thread counts as dead, from this stream; "" when it does not."""
         if self.look(now):
             late = now - self._opened
             return f"a stream has been open for {late:.0f} s" if late > OVERDUE_AFTER else ""

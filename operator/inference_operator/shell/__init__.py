@@ -1,4 +1,4 @@
-"""All that talks to the world: the API server, kopf, picker pods, the health port, logs, the clock.
+"""I/O of the operator: the API server, kopf, picker pods, the health port, logs, the clock.
 
-A module here reads, asks the core and carries out its answer; it decides as little as it can.
+A module here reads, calls functions of `core`, and carries out what they return.
 """

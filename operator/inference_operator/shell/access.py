@@ -1,4 +1,4 @@
-"""What the API server serves and allows: asked before the watches start, and again in every resync."""
+"""Kinds that the API server serves and rights that it grants: asked in every resync, the first at start."""
 
 from asyncio import gather
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from inference_operator.shell.api import Api
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What the operator can see and do."""
+    """Access of the operator, and the kinds to watch."""
 
     access: Access
     watchable: frozenset[Kind]
-    """Kinds that may be listed and watched, in every namespace that the operator works in."""
+    """Kinds for `Watch`: those that may be listed and watched, in every namespace to work in. Not pods."""
 
 
 async def look(api: Api, namespaces: tuple[str, ...], child_kinds: tuple[Kind, ...] = CHILD_KINDS) -> Reach:
-    """Ask for every kind and verb. Raises ApiUnavailable when the API server does not answer."""
+    """Ask for every kind and verb. Raises ApiUnavailable and ApiError."""
     served = await _served(api, child_kinds)
     objectives = next((kind for kind in OBJECTIVES if kind in served), None)
     ignored = next((kind for kind in OBJECTIVES if kind in served and kind is not objectives), None)
     if ignored is not None and _hidden(await _missing(api, ignored, namespaces)):
-        ignored = None  # only to be counted: a right that is missing here is not worth a condition
+        ignored = None  # its objects are only counted: a missing right is no condition
     used = [POOL, PICKER, *child_kinds, POD, EVENT, *([objectives] if objectives else [])]
     rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
     watched = {kind for kind, missing in rights.items() if not _hidden(missing)} - {EVENT, POD}
-    # Seeing new CRDs at once is a convenience: without this right they are found in the next resync.
+    # Without the right to watch CRDs, a new one is found in the next resync.
     if not _hidden(await _missing(api, CRD, ())):
         watched.add(CRD)
     if ignored is not None:

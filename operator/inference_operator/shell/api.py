@@ -1,7 +1,7 @@
-"""Every call to the Kubernetes API server goes through here. A thin shell over kubernetes.aio.
+"""Calls to the Kubernetes API server: all but the requests of kopf's watches. A thin shell over `Connection`.
 
-Objects are plain JSON. A refusal raises ApiError with the server's own words; an API server that cannot be
-reached raises ApiUnavailable.
+Objects are plain JSON. A refusal raises ApiError with the server's message. ApiUnavailable is raised when the
+API server does not answer, and for 401, 429 and statuses above 500.
 """
 
 import json
@@ -26,7 +26,7 @@ _UNKNOWN_TO_IT: Final = (
 
 
 class ApiError(Exception):
-    """The API server refused: HTTP status, machine word, message, and the machine words of its causes."""
+    """A refusal: HTTP status, and reason, message and causes' reasons of the Status object."""
 
     def __init__(self, status: int, reason: str, message: str, causes: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -37,12 +37,12 @@ class ApiError(Exception):
 
     @property
     def namespace_terminating(self) -> bool:
-        """Whether nothing can be made any more because the namespace is being deleted."""
+        """Whether a creation was refused because the namespace is being deleted."""
         return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
 class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not an error in the program
-    """The API server did not answer, or said that it cannot now."""
+    """The API server did not answer, is overloaded or failing, or does not know the token."""
 
 
 class Api:
@@ -71,7 +71,8 @@ class Api:
     ) -> tuple[list[Object], int]:
         """Return all objects and the version at which the list was read.
 
-        `cached` lets the API server answer from its cache, cheaply, with what may be a moment old.
+        `cached` sends resourceVersion=0: the API server answers cheaply from its cache, which may be a moment
+        old.
         """
         items: list[Object] = []
         query: dict[str, str] = {"labelSelector": selector} if selector else {}
@@ -91,11 +92,11 @@ class Api:
     async def watch(
         self, kind: Kind, namespace: str, selector: str, version: int, seconds: int
     ) -> AsyncGenerator[tuple[str, Object], None]:
-        """Yield what happens after that version, as ADDED, MODIFIED or DELETED with the object.
+        """Yield changes after that version, as ADDED, MODIFIED or DELETED with the object.
 
-        A BOOKMARK says about once a minute that the stream still works; its object has only a version.
-
-        Ends by itself after about that many seconds. Raises ApiError, also when the version is too old.
+        A BOOKMARK comes about once a minute, which shows that the stream works; its object has only a
+        version. The API server ends the stream after about `seconds`. Raises ApiUnavailable; and ApiError,
+        also when the version is too old.
         """
         query = {
             "watch": "true",
@@ -120,9 +121,9 @@ class Api:
             raise ApiUnavailable(f"watch {kind.resource}: {str(error) or type(error).__name__}") from None
 
     async def create(self, kind: Kind, body: Object, manager: str, *, dry_run: bool = False) -> Object:
-        """Make the object, or with `dry_run` only find out whether the API server would.
+        """Create the object; with `dry_run`, only check whether the API server would.
 
-        ApiError 409 AlreadyExists when there is one of that name.
+        Raises ApiError 409 AlreadyExists when there is one of that name.
         """
         namespace = body.get("metadata", {}).get("namespace")
         query = {"fieldManager": manager} | ({"dryRun": "All"} if dry_run else {})
@@ -131,7 +132,7 @@ class Api:
     async def apply(
         self, kind: Kind, body: Object, manager: str, *, force: bool, subresource: str = ""
     ) -> Object:
-        """Apply the intent on the server's side; ApiError 409 Conflict when others own a field of it."""
+        """Apply server-side. Without `force`, raises ApiError 409 Conflict if others own a field."""
         metadata = body["metadata"]
         return await self._call(
             "PATCH",
@@ -146,7 +147,7 @@ class Api:
         return await self._call("PATCH", kind.path(namespace, name), body=patch, content_type=_MERGE)
 
     async def edit(self, kind: Kind, namespace: str, name: str, steps: list[Object], manager: str) -> Object:
-        """Send a JSON patch: its steps happen all or not at all."""
+        """Send a JSON patch; the API server does all its steps or none."""
         return await self._call(
             "PATCH",
             kind.path(namespace, name),
@@ -156,13 +157,13 @@ class Api:
         )
 
     async def replace_status(self, kind: Kind, body: Object, manager: str) -> Object:
-        """Write the whole status back; ApiError 409 when the object has changed since it was read."""
+        """PUT the whole status; raises ApiError 409 when the object has changed since it was read."""
         metadata = body["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], "status")
         return await self._call("PUT", path, query={"fieldManager": manager}, body=body)
 
     async def delete(self, kind: Kind, body: Object) -> None:
-        """Delete exactly this object, not a successor of its name; one that is gone already is no error."""
+        """Delete the object with this uid; no error when it is gone or has a successor of its name."""
         metadata = body["metadata"]
         options = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
         try:
@@ -172,7 +173,7 @@ class Api:
                 raise
 
     async def may(self, kind: Kind, verb: str, namespace: str | None, subresource: str = "") -> bool:
-        """Ask whether we are allowed to do this."""
+        """Return whether the operator has this right (SelfSubjectAccessReview)."""
         attributes = {"group": kind.group, "resource": kind.plural, "verb": verb, "subresource": subresource}
         if namespace:
             attributes["namespace"] = namespace
@@ -215,7 +216,7 @@ class Api:
         answer = _decode(payload)
         if status == 401:
             raise ApiUnavailable(f"{method} {path}: {status}, {_UNKNOWN_TO_IT}")
-        # 500 is about this one request, as when an admission webhook does not answer: a refusal with a cause.
+        # 500 is a refusal of this one request, as when an admission webhook does not answer: not unavailable.
         if status == 429 or status > 500:
             raise ApiUnavailable(f"{method} {path}: {status} {answer.get('message', '')}")
         if status >= 400:

@@ -1,4 +1,4 @@
-"""Making the cluster what the plan says: writes only where something differs."""
+"""Writing intents to the cluster, each only where the live object differs."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,26 +21,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a pass did."""
+    """Writes and failures of one pass."""
 
     failures: list[Failure] = field(default_factory=list)
     changed: dict[ChildKey, Object] = field(default_factory=dict)
     """The new versions of the objects that were written."""
     healed: list[Finding] = field(default_factory=list)
-    """What was repaired of a picker that had been complete before."""
+    """An event for each object that had its intent and was changed or deleted since."""
     stale: bool = False
-    """An object is not as it was seen, or another client made it first: look again before doing more."""
+    """Whether an object has changed since it was read, or was made by another client: the pass ends."""
 
 
 class Applier:
-    """Carries out a plan."""
+    """Applies intents and removes objects."""
 
     __slots__ = ("_api", "_cache", "_kept")
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
-        # The intents that were last found or made true: drift from one of these is damage, not a new wish.
+        # The intents that the live objects last had. Drift from the same intent is damage, and becomes an
+        # event; drift from another intent is a new wish of the user.
         self._kept: dict[PoolKey, dict[ChildKey, Object]] = {}
 
     def forget(self, key: PoolKey) -> None:
@@ -50,7 +51,8 @@ class Applier:
     async def carry_out(self, seen: Observation, intents: Sequence[Intent]) -> Outcome:
         """Apply, in order, every intent from which the live object has drifted.
 
-        A refusal is noted and the rest goes on; ApiUnavailable is raised.
+        A refusal becomes a failure in the outcome, and most refusals let the next intents go on. Raises
+        ApiUnavailable.
         """
         outcome = Outcome()
         for intent in intents:
@@ -67,9 +69,9 @@ class Applier:
         return outcome
 
     def _held_back(self, intent: Intent, seen: Observation, outcome: Outcome) -> bool:
-        """Return whether a running Deployment is to stay as it is.
+        """Return whether a live Deployment must not be changed, because a Service was refused.
 
-        Rolled while a Service is refused, its pods would listen on ports to which no Service leads.
+        A roll-out would give it pods that listen on ports which no Service has.
         """
         refused = any(failure.kind is SERVICE for failure in outcome.failures)
         return intent.kind is DEPLOYMENT and refused and self._live(seen, intent) is not None
@@ -88,7 +90,8 @@ class Applier:
         if live is None and not intent.claimed:
             found = await self._api.get(intent.kind, seen.namespace, intent.name)
             if found is not None and (owner := self._taken(seen, intent, found)):
-                # The next objects would use it: another pool's account, another pool's configuration.
+                # Stop: the next objects would use this one, as another pool's ServiceAccount or
+                # configuration.
                 outcome.failures.append(Failure(kind=intent.kind, name=intent.name, finding=owner))
                 return False
         if found is not None and must_be_replaced(intent.body, found):
@@ -139,7 +142,7 @@ class Applier:
         return failures
 
     def _taken(self, seen: Observation, intent: Intent, found: Object) -> Finding | None:
-        """Return why the object of that name is not to be forced; None when it may be."""
+        """Return why an existing object must not be overwritten; None when it may be."""
         if (owner := pool_of(found)) == seen.pool_name:
             return None
         if not owned_fields(found, FIELD_MANAGER):
@@ -172,10 +175,10 @@ class Applier:
             outcome.failures.append(Failure(kind=kind, name=intent.name, finding=finding))
 
     async def _clear_way(self, intent: Intent, live: Object) -> None:
-        """Delete an object that no write can make what is wanted, so that the apply makes it anew.
+        """Delete an object with an immutable field that differs, so that the apply makes it anew.
 
-        A trial creation (dry run) under another name comes first. Where the API server refuses it, as when
-        the operator may not bind the ClusterRole, the object that works stays.
+        A creation with dryRun=All under another name comes first. If the API server refuses it, as when the
+        operator may not bind the ClusterRole, the live object stays.
         """
         metadata = {key: value for key, value in intent.body["metadata"].items() if key != "name"}
         trial = {**intent.body, "metadata": {**metadata, "generateName": f"{intent.name}-"}}
@@ -185,7 +188,7 @@ class Applier:
         log.info("deleted %s to make it anew", intent.kind.kind, extra={"object": intent.name})
 
     async def _own_by_apply(self, intent: Intent, live: Object, outcome: Outcome) -> Object:
-        """Move what a POST or JSON patch owns to the apply entry, so that a later apply can remove it."""
+        """Move fields owned by a POST or JSON patch to the Apply entry, so that an apply can remove them."""
         entries = as_applied(live, FIELD_MANAGER)
         if entries is None:
             return live
@@ -196,7 +199,7 @@ class Applier:
         return written
 
     async def _edit(self, kind: Kind, live: Object, steps: Sequence[Object]) -> Object:
-        """Send a JSON patch; ApiError 409 Conflict when the object is not the version that was seen."""
+        """Send a JSON patch. Raises ApiError 409 Conflict when the object has changed since it was read."""
         metadata = live["metadata"]
         version = {
             "op": "replace",

@@ -1,7 +1,7 @@
-"""Asking ready picker pods, over HTTP, whether they use what they were given. A thin shell.
+"""Asking ready picker pods over HTTP about their configuration and connections. A thin shell.
 
-It runs beside the passes and never holds one up: a pass takes the latest answer, and a new
-answer wakes the pool. A pod that does not answer costs a short time-out; the answer before is kept.
+It runs in tasks of its own and never delays a pass: a pass takes the latest answer, and a new answer wakes
+the pool. A pod that does not answer costs a time-out of 2 s; the last answer is kept.
 """
 
 import asyncio
@@ -25,43 +25,43 @@ from inference_operator.shell.supervision import end_tasks
 
 log = logging.getLogger(__name__)
 
-#: Seconds before each try of a new question, until the picker has seen the text and
-#: heard of all endpoints; then the resync asks again.
+#: Seconds before each try of a new question. Tries end once the answer is settled, that is about the newest
+#: text and all endpoints. After the last try, resyncs ask again.
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-#: Of a question that was answered before.
+#: For a question that has had its tries before.
 _ONCE: Final = (0.0,)
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT: Final = 64 * 1024
-#: Questions under way at a time, over all pools.
+#: Pools whose pods are asked at the same time.
 _AT_ONCE: Final = 8
-#: Pods of one picker that are asked.
+#: Most pods of one picker that are asked.
 _MOST_PODS: Final = 8
 
 
 @dataclass(slots=True)
 class _Talk:
-    """How far the talk with one picker is."""
+    """State of the questions to one picker."""
 
     question: Question | None = None
     known: PickerAnswer = field(default_factory=PickerAnswer)
     ended: float = 0.0
-    """When the last round ended, by the clock of the asker."""
+    """Time at which the last round ended, by the asker's clock."""
     task: asyncio.Task[None] | None = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether no round is under way; a round that was killed counts as ended, too."""
+        """Whether no round runs; a cancelled round counts as ended, too."""
         return self.task is None or self.task.done()
 
     def stop(self) -> None:
-        """Ask no further."""
+        """Cancel the round that runs."""
         if self.task is not None:
             self.task.cancel()
             self.task = None
 
 
 class PickerAsker:
-    """One talk for each pool whose picker runs. To be closed."""
+    """Asks the picker of each pool whose picker runs. Close it when done."""
 
     __slots__ = ("_again_after", "_api", "_clock", "_session", "_slots", "_talks", "_wake", "_watched_pods")
 
@@ -76,9 +76,9 @@ class PickerAsker:
         ),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wake` is called when there is news; the same question is asked again after so many seconds.
+        """`wake` is called for each new answer. A question is repeated after `again_after` seconds.
 
-        `watched_pods` gives the pods with some labels in a namespace; None where they have to be listed.
+        `watched_pods(namespace, labels)` returns pods from a watch; None where they have to be listed.
         """
         self._watched_pods = watched_pods
         self._clock = clock
@@ -90,7 +90,7 @@ class PickerAsker:
         self._session: aiohttp.ClientSession | None = None
 
     def ask(self, key: PoolKey, question: Question | None) -> PickerAnswer:
-        """Return the latest answer, and ask again where another answer is possible.
+        """Return the latest answer; start a round if the question is new or `again_after` s have passed.
 
         `question` is None while no pod can be asked; the latest answer is kept.
         """
@@ -114,7 +114,7 @@ class PickerAsker:
             talk.stop()
 
     async def close(self) -> None:
-        """End all talks."""
+        """Cancel all rounds, await them, and close the HTTP session."""
         tasks = [talk.task for talk in self._talks.values() if talk.task is not None]
         for key in list(self._talks):
             self.forget(key)
@@ -139,13 +139,13 @@ class PickerAsker:
                 if not known.problem:
                     self._learn(key, talk, known)
         except Exception:
-            # A fault in the operator's own code with one answer: the condition stays unknown.
+            # A bug that one answer triggers must not end the asking: the condition becomes Unknown.
             log.exception("asking a picker broke", extra={"pool": "/".join(key)})
         talk.ended, talk.task = self._clock(), None
         self._learn(key, talk, known)
 
     def _learn(self, key: PoolKey, talk: _Talk, known: PickerAnswer) -> None:
-        """Keep what is known now, with the older answer where there is no newer; wake the pool with news."""
+        """Keep the new knowledge, with the older answer where it has none; wake the pool if it changed."""
         if known.answer is None:
             known = replace(known, answer=talk.known.answer)
         if known.health is None:
@@ -170,7 +170,7 @@ class PickerAsker:
         return conclude(question.mark, said, [each for each in told if isinstance(each, str)])
 
     async def _ask_pod(self, pod: Object, question: Question) -> Offered | str:
-        """Return what the pod says, or why that is not known."""
+        """Return the pod's answer, or why there is none."""
         name, address = pod["metadata"]["name"], pod["status"]["podIP"]
         host = f"[{address}]" if ":" in address else address
         try:
@@ -184,7 +184,7 @@ class PickerAsker:
             return f"pod {name} did not answer"
 
     async def _get(self, url: str) -> tuple[int, bytes]:
-        """Return status and body. Raises ValueError when it is longer than any answer of a picker."""
+        """Return status and body. Raises ValueError when the body exceeds _BODY_LIMIT."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=_TIMEOUT,

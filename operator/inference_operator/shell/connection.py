@@ -1,6 +1,6 @@
-"""How the operator reaches the API server: the pod's ServiceAccount, or a kubeconfig file.
+"""Connection to the API server, by the pod's ServiceAccount or a kubeconfig file.
 
-The only module that touches kubernetes.aio, which is untyped.
+The only module that imports kubernetes.aio, which is untyped.
 """
 
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from inference_operator.shell.kubeconfig import read_kubeconfig
 
 
 class ConnectionProblem(Exception):  # noqa: N818 - its message is for the user
-    """There is no way to reach an API server; the message says what to do."""
+    """Neither a kubeconfig nor a ServiceAccount can be used; the message says what to do."""
 
 
 class Connection:
@@ -24,11 +24,11 @@ class Connection:
     __slots__ = ("_client", "_configuration", "_held")
 
     def __init__(self, configuration: Any, held: ExitStack) -> None:
-        # Certificates that a kubeconfig embeds: connections load them whenever they are opened.
+        # Memory files with the certificates that a kubeconfig embeds: each new TLS connection loads them.
         self._held = held
-        # A refused or failed call is judged by the caller; nothing is tried again behind its back.
+        # No retries inside the client: callers decide about failed calls, and back off.
         configuration.retries = None
-        # The pods of each namespace have a stream; a limit would let the streams starve all other calls.
+        # 0: no limit. The watch of pods holds a stream for each namespace, and these could use up a limit.
         configuration.connection_pool_maxsize = 0
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
@@ -77,9 +77,9 @@ class Connection:
         return response.status, await response.read()
 
     async def stream(self, path: str, query: dict[str, str], seconds: float) -> AsyncIterator[bytes]:
-        """Send a GET that answers line by line for at most that long; yield the lines.
+        """Send a GET and yield the lines of its answer, for at most that many seconds.
 
-        Yields nothing but a JSON Status when the API server refuses.
+        When the API server refuses, the only line is a JSON Status.
         """
         prepared = await self._client.param_serialize(
             "GET",
@@ -96,7 +96,7 @@ class Connection:
             answer.close()
 
     async def for_kopf(self) -> kopf.ConnectionInfo:
-        """Return the same connection as kopf wants it, with the token as it is now."""
+        """Return the connection as kopf's type, with the present token."""
         held = self._configuration
         header = (await held.auth_settings()).get("BearerToken", {}).get("value", "")
         scheme, _, token = header.partition(" ")

@@ -1,7 +1,7 @@
-"""The reconcile loop: events wake keys, workers run passes, a slow resync replaces what the watches know.
+"""The reconcile loop: events wake keys, workers run passes, a periodic resync lists everything anew.
 
-A pass is level-triggered: it looks, decides and acts on the whole pool, whatever woke it. The clock is an
-argument, in seconds; the default is the event loop's own, so that timers and clock are always one.
+A pass is level-triggered: it reads, decides and acts on the whole pool, and does not know which event woke
+it. The clock is an argument, in seconds. The default is the event loop's, so that timers and clock agree.
 """
 
 import asyncio
@@ -35,50 +35,51 @@ from inference_operator.shell.supervision import Clock, Supervisor
 
 log = logging.getLogger(__name__)
 
-#: Seconds by which an event's pass is put off, so that the events of one moment make one pass.
+#: Seconds by which an event's pass is delayed, so that a burst of events makes one pass.
 _GATHER: Final = 0.05
 #: Back-off, in seconds, of watches that ended and of lists that failed.
 _RETRY: Final = (0.5, 1.0, 2.0, 3.0)
-#: Seconds to wait for more CRDs after one was installed: several usually come together.
+#: Seconds between a CRD's event and the resync: several CRDs are usually installed together.
 _CRD_GATHER: Final = 0.5
-#: Seconds between two looks at the watches.
+#: Seconds between two checks of the watches.
 _LOOK_EVERY: Final = 0.5
-#: Seconds in which a watch must report what a list has shown.
+#: Seconds within which a watch must report a change that a list has shown.
 _REPORT_WITHIN: Final = 10.0
-#: Seconds after which a watch that was begun anew counts as good.
+#: Seconds without a stream down after which a new watch resets the back-off.
 _SETTLED_AFTER: Final = 10.0
-#: Seconds after which a thread that was given up should have ended.
+#: Seconds after which an abandoned watch thread that still runs counts as hung.
 _HUNG_AFTER: Final = 60.0
-#: Threads that have not ended by then. One more, and only a new process helps.
+#: Most hung threads. With one more, no new watch is begun and /healthz fails, and the kubelet restarts the
+#: operator.
 _MOST_HUNG: Final = 5
-#: Seconds after which a pass or a resync is broken off; every single call has a time-out of its own.
+#: Seconds after which a pass or a resync is cancelled. Each API call has a time-out of its own, too.
 _PASS_LIMIT: Final = 300.0
 _RESYNC_LIMIT: Final = 600.0
-#: Part of a resync's interval over which the looks at pools that nothing happened to are spread.
+#: Part of the resync interval over which a resync spreads its routine passes.
 _SPREAD: Final = 0.8
-#: A CRD of one of these groups, installed or removed, changes what we can do.
+#: API groups whose CRDs, when installed or removed, start a resync.
 _CRD_GROUPS: Final = frozenset(
     kind.group for kind in (POOL, PICKER, *OBJECTIVES, *(kind for kind in CHILD_KINDS if kind.optional))
 )
 
 
 class RunningWatch(Protocol):
-    """Watches of some kinds, as `kopf_watch.Watch` runs them."""
+    """Watches of some kinds; `kopf_watch.Watch` implements it."""
 
     kinds: frozenset[Kind]
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether its thread has ended."""
 
     def down(self) -> dict[Kind, tuple[float, str]]:
-        """Return, of the kinds that are not watched now, for how many seconds and why."""
+        """Return the kinds without an open stream: seconds without one, and why."""
 
     def neglect(self) -> str:
-        """Return why it is taken for dead, or ""."""
+        """Return why it counts as dead; "" when it does not."""
 
     def abandon(self) -> None:
-        """Stop without waiting for it; nothing is reported any more."""
+        """Stop it without waiting for its end; it reports nothing any more."""
 
 
 StartWatch = Callable[[frozenset[Kind], "Controller"], RunningWatch]
@@ -86,12 +87,12 @@ StartWatch = Callable[[frozenset[Kind], "Controller"], RunningWatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the health port tells."""
+    """The answer of the health port."""
 
     dead: tuple[str, ...]
-    """Parts that are dead and cannot be begun anew: only a new process helps."""
+    """Background parts for which only a new process helps; not empty fails /healthz."""
     ready: bool
-    """Whether the API server is in reach: the last full list succeeded and every watch is open."""
+    """Whether the last full list succeeded and no watch is down for long."""
     resync_age: float | None
     """Seconds since the last full list; None before the first."""
     resync_problem: str
@@ -99,13 +100,13 @@ class Health:
     watching: tuple[str, ...]
     """Kinds whose watch is open."""
     not_watching: dict[str, str]
-    """Kinds whose watch is down for longer than a reconnection takes, each with the reason."""
+    """Kinds whose watch is down for more than DOWN_AFTER seconds or not begun, each with the reason."""
     denied: tuple[str, ...]
     """Missing rights."""
 
 
 class Controller:
-    """Everything that runs: the queue, its workers, the watches and the resync."""
+    """The queue, its workers, the watches and the resync. `run` runs them all."""
 
     def __init__(
         self,
@@ -116,11 +117,11 @@ class Controller:
         *,
         may_write: asyncio.Event | None = None,
     ) -> None:
-        """To be made in the event loop that runs it.
+        """Call it in the event loop that will run the controller.
 
         Workers take keys only while `may_write` is set; None means always. Watches, caches and resyncs do not
-        wait for it, so that every key that is due runs as soon as it is set. A pass that runs when it is
-        cleared goes on to its end.
+        wait for it, so that all due keys run as soon as it is set. Clearing it does not stop a pass that
+        runs.
         """
         if may_write is None:
             may_write = asyncio.Event()
@@ -134,7 +135,7 @@ class Controller:
         self._cache = Cache()
         self._pods = PodWatches(api, lambda key: self.wake(key, _GATHER), self._supervisor)
         self._reader = Reader(api, self._cache, self._pods, settings, self._clock)
-        # Less than a resync's interval, so that each resync asks.
+        # Less than a resync's interval, so that the pass of each resync asks the picker.
         again_after = settings.resync_interval / 2
         self._asker = PickerAsker(
             api,
@@ -156,16 +157,18 @@ class Controller:
         self._listed = asyncio.Event()
         self._resync_now = asyncio.Event()
         self._list_lock = asyncio.Lock()
-        # Kinds to list, and how often streams have asked: a list answers only what was asked before it.
+        # Kinds to list, each with its count of requests. A count that grew during a list asks for another
+        # list.
         self._to_list: dict[Kind, int] = {}
         self._list_now = asyncio.Event()
         self._watch: RunningWatch | None = None
         self._watch_begun = 0.0
         self._watch_due = 0.0
         self._watch_failures = 0
-        # Watches that were given up and have not ended, with the time of giving up.
+        # Abandoned watches whose threads have not ended, with the time of `abandon`.
         self._lingering: list[tuple[RunningWatch, float]] = []
-        # Changes that a list has shown and no watch has reported, with the time by which one must have.
+        # Changes that a list has shown and no watch has reported: their version, and the time by which one
+        # must.
         self._unreported: dict[tuple[Kind, ObjectKey], tuple[int, float]] = {}
         self._repairs = RepairBackoff()
         self._stances: dict[PoolKey, Stance] = {}
@@ -190,7 +193,7 @@ class Controller:
             await self._asker.close()
 
     def wake(self, key: PoolKey, delay: float = 0.0, *, routine: bool = False) -> None:
-        """Have the pool looked at after the delay, in seconds; a routine look waits behind all others."""
+        """Queue a pass of the pool after the delay, in seconds; routine passes go behind urgent ones."""
         self._queue.add(key, self._clock() + delay, routine=routine)
         self._woken.set()
 
@@ -199,7 +202,7 @@ class Controller:
         return self._queue.backlog(self._clock())
 
     def health(self) -> Health:
-        """Return how the operator stands now."""
+        """Return the health of the operator now."""
         watch, reach = self._watch, self.reach
         down = {} if watch is None else watch.down()
         kinds = frozenset() if watch is None else watch.kinds
@@ -220,7 +223,7 @@ class Controller:
         )
 
     def on_event(self, kind: Kind, gone: bool, body: Object) -> None:
-        """Take note of what a watch saw, and wake the pools that it concerns."""
+        """Put a watch's event into the cache, and wake the pools that it concerns."""
         if kind is CRD:
             if body.get("spec", {}).get("group") in _CRD_GROUPS:
                 self._resync_now.set()
@@ -237,7 +240,7 @@ class Controller:
                 self.wake(key, _GATHER)
 
     def on_listed(self, watch: RunningWatch, kind: Kind) -> None:
-        """List the kind: no watch reports what was deleted before its own list was read."""
+        """List the kind: a new stream does not report what was deleted before it began."""
         if watch is self._watch and kind is not CRD:
             self._to_list[kind] = self._to_list.get(kind, 0) + 1
             self._list_now.set()
@@ -245,14 +248,14 @@ class Controller:
                 del self._unreported[mark]
 
     def on_end(self, watch: RunningWatch, problem: str, *, not_found: bool = False) -> None:
-        """Give up a watch that has ended or is about to; ask what is served if a kind was not found."""
+        """Give up a watch that has ended or is about to; resync if the API server does not serve a kind."""
         if watch is self._watch:
             self._give_up(watch, "ended", problem)
             if not_found:
                 self._resync_now.set()
 
     async def _work(self) -> None:
-        await self._listed.wait()  # half a view of the world would look like damage
+        await self._listed.wait()  # before the first full list, existing children would look deleted
         while True:
             await self._may_write.wait()
             key = self._queue.take(self._clock())
@@ -262,7 +265,7 @@ class Controller:
             try:
                 await self._run_pass(key)
             except asyncio.CancelledError:
-                self._queue.failed(key, self._clock())  # else it would count as running for ever
+                self._queue.failed(key, self._clock())  # else the key would stay marked as running
                 raise
             self._woken.set()
 
@@ -291,7 +294,7 @@ class Controller:
             )
             return
         except Exception:
-            # A fault in the operator's own code with one pool must not stop the others.
+            # A bug that one pool triggers must not stop the passes of the others.
             back_off = self._queue.failed(key, self._clock())
             metrics.PASSES.labels("fault").inc()
             log.exception("pass broke", extra={"pool": pool, "again_in_seconds": round(back_off, 1)})
@@ -335,7 +338,7 @@ class Controller:
     async def _resync_for_ever(self) -> None:
         failures = 0
         while True:
-            # Cleared before the resync: a CRD that is installed during one asks for the next.
+            # Clear it before the resync: a CRD that is installed during one needs another.
             self._resync_now.clear()
             delay = _RETRY[min(failures, len(_RETRY) - 1)]
             try:
@@ -351,7 +354,7 @@ class Controller:
                 metrics.RESYNCS.labels("error").inc()
                 log.warning("resync failed: %s", self._resync_problem, extra={"again_in_seconds": delay})
             except Exception as error:
-                # A fault in the operator's own code: watches and workers go on.
+                # A bug in the operator must not stop watches and workers.
                 failures += 1
                 self._resync_problem = f"{type(error).__name__}: {error}"
                 metrics.RESYNCS.labels("fault").inc()
@@ -361,7 +364,7 @@ class Controller:
                 await asyncio.sleep(_CRD_GATHER)
 
     async def resync(self) -> None:
-        """Ask again what we may do, list everything, and look at every pool."""
+        """Ask for rights and served kinds, list every kind, and queue a pass of every pool."""
         reach = await look(self._api, self._settings.namespaces)
         changed = self._note(reach)
         self._reader.access = reach.access
@@ -413,7 +416,7 @@ class Controller:
         spaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
         bodies: list[Object] = []
         versions: list[int] = []
-        async with self._list_lock:  # an older list must not replace a newer one
+        async with self._list_lock:  # of two lists at a time, the older could come last
             for space in spaces:
                 items, at = await self._api.list_all(kind, space, watch_selector(kind))
                 bodies += items
@@ -432,12 +435,12 @@ class Controller:
                         self.wake(key)
 
     def _await_report(self, kind: Kind, key: ObjectKey, version: int) -> None:
-        """Expect the watch to report a change that a list has shown, unless it is only beginning."""
+        """Require the watch to report a change that a list has shown, unless it began just now or is down."""
         watch, now = self._watch, self._clock()
         if watch is None or kind not in watch.kinds or now - self._watch_begun < _REPORT_WITHIN:
             return
         if kind in watch.down() or kind in self._to_list:
-            return  # known to be blind for the moment
+            return  # its next stream begins with a list
         self._unreported.setdefault((kind, key), (version, now + _REPORT_WITHIN))
 
     async def _look_after_watch(self) -> None:
@@ -460,19 +463,19 @@ class Controller:
         if not down and now - self._watch_begun >= _SETTLED_AFTER:
             self._watch_failures = 0
         for mark in [mark for mark in self._unreported if mark[0] in down]:
-            del self._unreported[mark]  # its next stream begins with a list
+            del self._unreported[mark]  # the kind's next stream begins with a list
         late = next((mark for mark, (_, by) in self._unreported.items() if by <= now), None)
         if late is not None:
             kind, (space, name) = late
             self._give_up(watch, "blind", f"no watch reported a change of {kind.resource} {space}/{name}")
 
     def _hung(self) -> int:
-        """Return how many threads should have ended and have not."""
+        """Return how many abandoned threads still run after _HUNG_AFTER seconds."""
         now = self._clock()
         return sum(now - since > _HUNG_AFTER for _, since in self._lingering)
 
     def _begin_watch(self) -> None:
-        """Begin to watch, if nothing does, a list has succeeded before and the back-off is over."""
+        """Begin a watch if none runs, the served kinds are known, and the back-off is over."""
         now = self._clock()
         if self._watch is not None or self.reach is None or now < self._watch_due:
             return
@@ -502,7 +505,7 @@ class Controller:
         metrics.API_REACHABLE.set(int(health.ready))
 
     def _note(self, reach: Reach) -> bool:
-        """Log what has changed of our reach, and return whether anything has."""
+        """Keep the new reach, log what changed, and return whether anything did."""
         before, self.reach = self.reach, reach
         metrics.DENIED_RIGHTS.set(len(reach.access.denied))
         if before is None or before.access.denied != reach.access.denied:
@@ -516,7 +519,7 @@ class Controller:
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for the event, for so many seconds at most; return whether it is set.
+    """Wait for the event, at most that many seconds (None: without limit); return whether it is set.
 
     Not `asyncio.wait_for`: before Python 3.12 it drops a cancellation that arrives together with the event.
     """

@@ -1,4 +1,4 @@
-"""The command line: flags, with the environment as their default, become Settings."""
+"""Settings from the command line. Of the environment only $POD_IP is read: the default of --bind-address."""
 
 import argparse
 import os
@@ -13,9 +13,9 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings that the command line and the environment ask for.
+    """Return the settings of these arguments.
 
-    Exits with status 2 and a sentence on stderr when they make no sense, as argparse does.
+    Exits with status 2 and a message on stderr when argparse refuses an argument.
     """
     env = os.environ if environment is None else environment
     given = _parser(env).parse_args(arguments)

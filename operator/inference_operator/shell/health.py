@@ -1,7 +1,7 @@
 """The operator's health port: /healthz and /readyz for the kubelet and people, /metrics for Prometheus.
 
-Liveness fails for a part of the operator that is dead and cannot be begun anew. Readiness fails while the API
-server is out of reach, which a restart of the operator would not mend.
+/healthz fails when a background part is dead: a restart may help. /readyz fails while the last full list has
+failed or a watch is down: a restart would not help.
 """
 
 from aiohttp import web
@@ -12,7 +12,7 @@ from inference_operator.shell.controller import Controller
 
 
 class HealthServer:
-    """Serves while the event loop turns: a loop that hangs answers nothing, and the kubelet restarts it."""
+    """Serves in the operator's event loop: if the loop hangs, the kubelet's probe times out, too."""
 
     __slots__ = ("_address", "_controller", "_port", "_runner")
 

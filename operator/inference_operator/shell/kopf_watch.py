@@ -1,13 +1,14 @@
 """Watching with kopf: every event goes into a callback, and nothing else happens here.
 
-kopf stores nothing: `on.event` handlers write no annotations and no finalizers; peering and posting
-are off. kopf ends every task it finds in its event loop when it stops, and stops when a watch is answered
-with anything unexpected: so it gets a thread with a loop of its own, and the owner of a `Watch` starts the
-next one.
+kopf writes nothing to the cluster: `on.event` handlers add no annotations and no finalizers, and peering and
+posting are off. When kopf stops, it cancels every task of its event loop; and it stops at any unexpected
+answer to a watch. So kopf runs in a thread with a loop of its own, and the owner of a `Watch` starts the next
+one.
 
-kopf's way to its end can take seconds, and can hang when a task of it swallows its cancellation. So nothing
-waits for it: the HTTP session that kopf uses is made here, and sees every request and answer. An answer that
-kopf does not survive ends the `Watch` at once; its owner notices a thread that asks for nothing any more.
+kopf can take seconds to stop, and hangs when one of its tasks swallows its cancellation. So nothing waits for
+it. This module makes kopf's HTTP session, whose middleware sees every request and answer: it reports an
+answer that stops kopf at once (`on_end`). For any other end, the owner calls `neglect`, which names a thread
+that sends no request any more.
 """
 
 import asyncio
@@ -30,24 +31,24 @@ from inference_operator.shell.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 
-#: Identity of the watcher. Without it kopf asks for the name of the user, and fails where the uid has none.
+#: kopf's identity. Without one kopf looks up the user's name, and fails if the uid has no entry.
 _IDENTITY: Final = "headroom-operator"
-#: Seconds until the headers of a watch's answer must have come: the API server sends them at once.
+#: Most seconds until the headers of a watch's answer: the API server sends them at once.
 _HEADER_SECONDS: Final = 5.0
-#: Seconds until a list must have been answered.
+#: Most seconds until the answer to a list.
 _REQUEST_SECONDS: Final = 30.0
 #: Objects a page of a list.
 _CHUNK: Final = 500
 #: Seconds between `abandon` and the stop of the thread's event loop.
 _STOP_SECONDS: Final = 5.0
-#: Seconds that a stopped thread gives its last tasks.
+#: Seconds that `_close` waits for cancelled tasks.
 _LAST_SECONDS: Final = 2.0
-#: Statuses after which kopf tries again; any other from 400 to 499 ends it.
+#: Statuses after which kopf retries; any other from 400 to 499 stops kopf.
 _SURVIVED: Final = frozenset({401, 403, 429})
 
 
 class _BackOffs:
-    """kopf's pauses between tries of one request: without end, so that kopf outlives a long outage."""
+    """kopf's pauses between tries of a request: endless, because kopf stops when they run out."""
 
     def __iter__(self) -> Iterator[float]:
         yield from (0.2, 0.5, 1.0)
@@ -56,16 +57,16 @@ class _BackOffs:
 
 
 class WatchEvents(Protocol):
-    """Takes what a Watch reports, always in the event loop that made it."""
+    """Callbacks of a Watch, called in the event loop that made it."""
 
     def on_event(self, kind: Kind, gone: bool, body: Object) -> None:
         """An object appeared or changed, or is gone."""
 
     def on_listed(self, watch: "Watch", kind: Kind) -> None:
-        """A stream was opened from a new list: deletions before it went unseen."""
+        """A stream began after a list. No event reports what was deleted before that list."""
 
     def on_end(self, watch: "Watch", problem: str, *, not_found: bool = False) -> None:
-        """The watch is over, or about to be; because the API server does not serve a kind, if `not_found`."""
+        """The watch has ended or is about to. `not_found`: the API server does not serve a kind."""
 
 
 class Watch:
@@ -89,7 +90,7 @@ class Watch:
     def __init__(
         self, connection: Connection, kinds: Iterable[Kind], namespaces: tuple[str, ...], events: WatchEvents
     ) -> None:
-        """Begin to watch. To be called in the event loop that `events` wants to be called in."""
+        """Begin to watch. Call it in the event loop in which `events` is to be called."""
         self.kinds = frozenset(kinds)
         self._connection = connection
         self._namespaces = namespaces
@@ -111,11 +112,11 @@ class Watch:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread is gone."""
+        """Whether the thread has ended."""
         return not self._thread.is_alive()
 
     def down(self) -> dict[Kind, tuple[float, str]]:
-        """Return, of the kinds that are not watched now, for how many seconds and why."""
+        """Return the kinds without an open stream: seconds without one, and why."""
         now = time.monotonic()
         found: dict[Kind, tuple[float, str]] = {}
         for kind, stream in self._streams.values():
@@ -125,7 +126,7 @@ class Watch:
         return found
 
     def neglect(self) -> str:
-        """Return why the thread is taken for dead, or ""."""
+        """Return why the thread counts as dead; "" when it does not."""
         if self.has_ended:
             return "the thread has ended"
         now = time.monotonic()
@@ -135,7 +136,7 @@ class Watch:
         return ""
 
     def abandon(self) -> None:
-        """Stop without waiting for it; nothing is reported any more."""
+        """Stop without waiting for the thread's end; no callback is called any more."""
         self._abandoned = True
         self._stop.set()
         if self._loop is not None:
@@ -154,7 +155,7 @@ class Watch:
     def _run(self) -> None:
         problem = "ended"
         loop = asyncio.new_event_loop()
-        # Tasks of kopf's that failed are reported as the end of the watch, once and not by each task.
+        # `on_end` reports kopf's failure once; asyncio would also log each failed task.
         loop.set_exception_handler(
             lambda _, context: log.debug("in the watch thread: %s", context["message"])
         )
@@ -165,10 +166,10 @@ class Watch:
             loop.run_until_complete(self._watch())
         except asyncio.CancelledError:
             problem = "cancelled"
-        except Exception as error:  # kopf ends with whatever its first failing task raised
+        except Exception as error:  # kopf.operator raises what its first failing task raised
             problem = f"{type(error).__name__}: {error}"
         finally:
-            # kopf waits for this flag in a thread of the loop's executor, which would never end otherwise.
+            # kopf waits for this flag in a thread of the loop's executor: unset, that thread would never end.
             self._stop.set()
             self._report_end(problem)
             _close(loop)
@@ -227,7 +228,7 @@ class Watch:
     async def _observe_request(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send a request of kopf's, and note how it goes."""
+        """Send a request of kopf's, and record its outcome in the kind's StreamHealth."""
         path = request.url.path.removeprefix(self._prefix)
         kind, stream = self._streams.get(path, (None, None))
         if kind is None or stream is None:
@@ -259,14 +260,14 @@ class Watch:
 
 
 def watch_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
-    """Return kopf's settings: it watches, and does nothing else."""
+    """Return settings with which kopf only watches."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.watching.server_timeout = SERVER_TIMEOUT
     settings.watching.connect_timeout = _HEADER_SECONDS
-    settings.queueing.exit_timeout = 0.1  # handlers only fill a mailbox: nothing of theirs is worth a wait
+    settings.queueing.exit_timeout = 0.1  # handlers only fill the mailbox: no need to wait
     settings.watching.chunk_size = _CHUNK
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _HEADER_SECONDS
@@ -279,7 +280,7 @@ def watch_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop whose tasks may not heed their cancellation: nothing here waits without limit."""
+    """Cancel the loop's tasks, wait _LAST_SECONDS at most, since one may swallow it, and close the loop."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

@@ -1,6 +1,6 @@
-"""Reads a kubeconfig file so that its embedded certificates and keys need no folder that can be written.
+"""Reading a kubeconfig file, with its embedded certificates and keys put into memory files.
 
-kubernetes.aio writes what is embedded to temporary files; a container with a read-only root has none.
+kubernetes.aio would write them to temporary files, which a container with a read-only root cannot make.
 """
 
 import base64
@@ -16,10 +16,10 @@ _EMBEDDABLE: Final = ("certificate-authority", "client-certificate", "client-key
 
 
 def read_kubeconfig(path: Path, held: ExitStack) -> dict[str, Any]:
-    """Return the file's content, with embedded content as paths of files in memory that go with `held`.
+    """Return the file's content, with paths of memory files in place of embedded data; `held` closes them.
 
-    Relative paths become absolute: they are relative to the file. Raises OSError, and ValueError for content
-    that is no kubeconfig.
+    Paths relative to the file become absolute. Raises OSError, and ValueError for content that is no
+    kubeconfig.
     """
     text = path.read_bytes()
     try:
@@ -27,7 +27,7 @@ def read_kubeconfig(path: Path, held: ExitStack) -> dict[str, Any]:
         for kind in ("cluster", "user"):
             for entry in content.get(f"{kind}s") or ():
                 _settle(entry.get(kind) or {}, path.absolute().parent, held)
-    # A file of any content meets many kinds of errors on this way.
+    # The content may be any YAML, so that its use as a kubeconfig can raise each of these.
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"it is no kubeconfig ({type(error).__name__})") from error
     return content

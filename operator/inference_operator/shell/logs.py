@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr, with a bound on how often one complaint is repeated."""
+"""Structured logs: one JSON object a line on stderr, with a rate limit for repeated warnings and errors."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from inference_operator.shell import metrics
 
-#: Least severities of libraries whose failures the operator sees itself.
+#: Least severities of libraries whose failures the operator logs itself.
 _QUIET: Final = {
     "kopf": logging.CRITICAL,
     "kubernetes": logging.ERROR,
@@ -21,24 +21,25 @@ _QUIET: Final = {
 }
 
 BURST: Final = 20
-"""Lines that one complaint may have at once."""
+"""Lines that one complaint may log at once."""
 REFILL_SECONDS: Final = 6.0
-"""Seconds until it may have one more: ten a minute."""
-#: Complaints remembered; the one that was silent longest is forgotten first.
+"""Seconds until it may log one more: ten a minute."""
+#: Most complaints with a count; the one that logged least recently is dropped first.
 _MOST_COMPLAINTS: Final = 1024
 
 
 class RepeatLimit(logging.Filter):
-    """Holds back warnings and errors that come in masses, as when a thousand pools fail for one reason.
+    """Rate limit of warnings and errors, for the case that a thousand pools fail for one reason.
 
-    A complaint is a log call: its logger and its text before the values are put in. The first line after some
-    were held back says how many; the metric counts all.
+    A complaint is a logger with a message before its arguments are filled in. The first line after some were
+    held back has their number (`held_back`); LOG_LINES_HELD_BACK counts all.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        # Lines that each complaint may still have, when that was reckoned, and how many were held back since.
+        # By complaint: lines that it may still log, the time of that figure, and lines held back since the
+        # last.
         self._left: OrderedDict[tuple[str, str], tuple[float, float, int]] = OrderedDict()
 
     @override
@@ -61,7 +62,7 @@ class RepeatLimit(logging.Filter):
 
 
 def configure_logs(level: str) -> None:
-    """Send all logs of this severity and above to stderr; `debug` lets libraries speak, and has no bound."""
+    """Log this severity and above to stderr. `debug` includes the libraries' logs and has no rate limit."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter(
@@ -80,5 +81,5 @@ def configure_logs(level: str) -> None:
 
 
 def _log_unraisable(what: "sys.UnraisableHookArgs") -> None:
-    """Log an exception that nothing could catch, as of a task that was destroyed; Python prints it raw."""
+    """Log an exception that nothing can catch, as in a destructor, as JSON; Python would print plain text."""
     logging.getLogger(__name__).warning("exception ignored: %s", what.exc_value or what.exc_type)

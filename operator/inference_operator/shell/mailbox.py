@@ -1,7 +1,7 @@
-"""Handing what a thread finds out to an event loop, with at most one wake-up of the loop pending.
+"""Handing items from a thread to an event loop, with at most one wake-up of the loop pending.
 
-Every `call_soon_threadsafe` writes a byte into the pipe by which a loop is woken. Signals come through the
-same pipe: one call for each of thousands of events fills it, and a SIGTERM that meets a full pipe is lost.
+Every `call_soon_threadsafe` writes a byte into the pipe that wakes the loop. Signals use the same pipe. One
+call for each of thousands of events would fill it, and a SIGTERM that meets a full pipe is lost.
 """
 
 import asyncio
@@ -12,22 +12,22 @@ from typing import Final, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
-#: Items handed over in one turn of the loop, so that a flood leaves room for all else that runs in it.
+#: Items delivered in one turn of the loop, so that a flood does not block its other tasks.
 _AT_ONCE: Final = 200
 
 Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """Items by key: a newer one replaces an older one of its key that has not been handed over yet.
+    """Items by key: a newer item replaces an older one of its key that was not delivered yet.
 
-    So what waits is bounded by the number of keys, however slow the loop is.
+    So no more items wait than there are keys, even if the loop is slow.
     """
 
     __slots__ = ("_deliver", "_lock", "_loop", "_scheduled", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Item], None]) -> None:
-        """`deliver` is called in the loop, once an item."""
+        """`deliver` is called in the loop, once for each item."""
         self._loop = loop
         self._deliver = deliver
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Mailbox(Generic[Item]):
         self._scheduled = False
 
     def put(self, key: Hashable, item: Item) -> None:
-        """Leave an item, from any thread; nothing happens once the loop has been closed."""
+        """Add an item, from any thread; it is dropped once the loop is closed."""
         with self._lock:
             self._waiting[key] = item
             if self._scheduled:

@@ -1,4 +1,4 @@
-"""Building the observation of a pool: from the watch caches, and live where the caches cannot know."""
+"""Building the observation of a pool: from the caches, and by API calls for objects that no cache holds."""
 
 import logging
 import time
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Reader:
-    """Makes an Observation for a pool's key."""
+    """Makes the Observation of a pool."""
 
     __slots__ = (
         "_absent_since",
@@ -71,7 +71,7 @@ class Reader:
         """What the API server allows; replaced in every resync."""
 
     async def observe(self, key: PoolKey) -> Observation:
-        """Return what is known of the pool now. Raises ApiUnavailable and ApiError."""
+        """Return the pool's observation. Raises ApiUnavailable and ApiError."""
         namespace, name = key
         body = self._cache.get(POOL, namespace, name)
         seen = Observation(
@@ -113,7 +113,7 @@ class Reader:
         namespace, name = key
         if kind is None:
             return ()
-        # Parsed once a version: a pool may have thousands.
+        # Keep each parsed version: a pool may have thousands of objectives.
         before, parsed = self._parsed.get((kind, key), {}), {}
         for body in self._cache.naming(kind, namespace, name):
             called = body["metadata"]["name"]
@@ -138,7 +138,10 @@ class Reader:
         return tuple(rivals)
 
     async def _service(self, seen: Observation) -> Object | None:
-        """Return the Service that the pool names: from the cache, or live if the cache does not know it."""
+        """Return the Service that the pool names.
+
+        A Service without Headroom's label is not watched, so one that is not in the cache is read by a GET.
+        """
         ref = seen.picker_ref
         if ref is None or ref.group or ref.kind != "Service":
             return None
@@ -148,12 +151,12 @@ class Reader:
         try:
             return await self._api.get(SERVICE, seen.namespace, ref.name)
         except ApiError as error:
-            if error.status in {400, 403, 404}:  # a name that no Service can have, or a right that we lack
+            if error.status in {400, 403, 404}:  # 400: no valid name; 403: a missing right
                 return None
             raise
 
     def _since(self, marks: dict[PoolKey, tuple[str, float]], seen: Observation, *, begun: bool) -> float:
-        """Return for how many seconds something has held of the picker that the pool names."""
+        """Return for how many seconds `begun` has been True with the same picker name; 0 when it is False."""
         if not begun:
             marks.pop(seen.key, None)
             return 0.0
@@ -169,14 +172,14 @@ class Reader:
         self._known_since.pop(key, None)
 
     def _access(self, namespace: str) -> Access:
-        """Return our reach in the namespace, blind for whatever has not been listed yet."""
+        """Return the access in the namespace. Kinds that were not listed yet count as blind."""
         read = {PICKER, *CHILD_KINDS} | ({self.access.objectives} if self.access.objectives else set())
         unknown = (read & self.access.served) - self._cache.synced
         access = self.access.within(namespace)
         return replace(access, blind=access.blind | unknown)
 
     def follow(self, seen: Observation, managed: bool) -> None:
-        """Keep watching the pods of a pool that is managed, and of no other."""
+        """Watch the pods of a managed pool; stop watching those of any other."""
         if seen.pool is None or not managed or not _has_valid_selector(seen.pool):
             self._watches.forget(seen.key)
         else:
@@ -189,7 +192,7 @@ class Reader:
         return tally(pods, [port.number for port in pool.spec.target_ports])
 
     async def _unready_pods(self, seen: Observation) -> tuple[Object, ...]:
-        """Return the unready pods of the pool's Deployments, which say why a Deployment is not ready."""
+        """Return the unready pods of the pool's Deployments: their status has the cause."""
         found: list[Object] = []
         for (kind, name), body in seen.children.items():
             if kind is DEPLOYMENT and not rolled_out(body):
@@ -198,20 +201,20 @@ class Reader:
         return tuple(found)
 
     async def _pods(self, namespace: str, labels: Mapping[str, str]) -> list[Object]:
-        """Return the pods with these labels: as they are watched, live while they are not."""
+        """Return the pods with these labels, from the namespace's watch or, without one, by a list."""
         if (watched := self._watches.pods(namespace, labels)) is not None:
             return watched
         try:
             pods, _ = await self._api.list_all(POD, namespace, selector_query(labels), cached=True)
         except ApiError as error:
-            if error.status == 403:  # a condition says so, from the access review
+            if error.status == 403:  # ResolvedRefs names the missing right
                 return []
             raise
         return pods
 
 
 def _objective(body: Object) -> InferenceObjective | None:
-    """Return the objective, or None when the CRD in the cluster admits more than the type knows."""
+    """Return the objective; None when its type refuses what another version's CRD admitted."""
     try:
         return InferenceObjective.model_validate(body)
     except ValidationError:

@@ -1,7 +1,7 @@
 """The pods of each namespace with a managed pool: one watch a namespace, however many pools it has.
 
-Endpoints are counted from it, and it says why a picker's pods are not ready and where to ask them. Of each
-pod only the few fields are held that decide about its endpoints; of the pods of pickers, their whole status.
+Passes count endpoints from it, read why picker pods are not ready, and find the addresses to ask. `outline`
+keeps only the fields of a pod that decide about its endpoints, and the whole status of Headroom's own pods.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from inference_operator.shell.supervision import Part, Supervisor
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a watch is begun anew with a list, so that nothing it missed stays missed.
+#: Seconds after which a watch ends and a list begins the next, which finds any event that was missed.
 _WATCH_SECONDS: Final = 300
-#: Seconds without so much as a bookmark (one comes each minute) after which a stream is taken for dead.
+#: Seconds without an event or bookmark after which a stream counts as dead; a bookmark comes each minute.
 _SILENT_AFTER: Final = 90.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
@@ -32,7 +32,7 @@ Labels = Mapping[str, str]
 
 
 class _Namespace:
-    """What is known of one namespace."""
+    """Pods of one namespace, and the pools that follow them."""
 
     __slots__ = ("by_hash", "by_label", "part", "pods", "pools", "synced")
 
@@ -41,7 +41,7 @@ class _Namespace:
         self.synced = False
         self.pods: dict[str, Object] = {}
         self.pools: dict[PoolKey, Labels] = {}
-        # Pools by one label of their selector: a pod is compared with the few that it may concern.
+        # Pools by one label of their selector, so that a pod is compared only with pools that may select it.
         self.by_label: defaultdict[tuple[str, str] | None, set[PoolKey]] = defaultdict(set)
         self.by_hash: dict[str, PoolKey] = {}
 
@@ -83,7 +83,7 @@ class PodWatches:
         self._spaces: dict[str, _Namespace] = {}
 
     def follow(self, key: PoolKey, selector: Labels) -> None:
-        """Wake the pool when pods that the selector selects change, or those of its picker."""
+        """Wake the pool when a pod changes that the selector selects, or one of its picker or proxy."""
         namespace = key[0]
         space = self._spaces.get(namespace)
         if space is None:
@@ -94,7 +94,7 @@ class PodWatches:
             space.add(key, dict(selector))
 
     def forget(self, key: PoolKey) -> None:
-        """Follow the pool no longer."""
+        """Stop following the pool; the last pool of a namespace ends its watch."""
         space = self._spaces.get(key[0])
         if space is None:
             return
@@ -119,7 +119,7 @@ class PodWatches:
                 pause = _FIRST_PAUSE
                 await asyncio.sleep(_FIRST_PAUSE)  # a stream that ends at once must not spin
             except (ApiError, ApiUnavailable, TimeoutError) as error:
-                # A condition names the missing right; meanwhile each pass counts by a list.
+                # A condition names a missing right. Until the watch is back, each pass lists the pods.
                 self._unsync(namespace)
                 log.debug("pods not watched: %s", error, extra={"namespace": namespace})
                 await asyncio.sleep(pause)
@@ -167,7 +167,7 @@ class PodWatches:
 
 
 def outline(pod: Object) -> Object:
-    """Return the parts of a pod that matter here, so that only they count as a change."""
+    """Return the fields of a pod that passes use; a change of any other field wakes no pool."""
     metadata, status = pod["metadata"], pod.get("status", {})
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     kept: dict[str, Any] = {
@@ -192,7 +192,7 @@ def outline(pod: Object) -> Object:
 
 
 def _index(selector: Labels) -> tuple[str, str] | None:
-    """Return the label under which a selector is found; None for one that selects every pod."""
+    """Return the label under which `by_label` has a selector; None if it selects every pod."""
     return min(selector.items(), default=None)
 
 

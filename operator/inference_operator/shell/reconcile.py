@@ -27,21 +27,21 @@ from inference_operator.shell.report import Reporter
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a pass went."""
+    """Result of a pass."""
 
     recheck_after: float | None = None
-    """Seconds after which to look again without any event."""
+    """Seconds after which to run the next pass without an event; None: wait for one."""
     refused: bool = False
-    """The API server refused a write; try again with back-off."""
+    """Whether to retry with back-off: a write was refused, or an object had changed."""
     wrote: bool = False
     repaired: bool = False
-    """Something of a complete picker had to be put right."""
+    """Whether an object that had its intent was changed or deleted, and repaired."""
     stance: Stance | None = None
-    """How the operator stands to the pool; None when there is no pool."""
+    """The verdict's stance; None when there is no pool."""
 
 
 class Pass:
-    """What a worker runs for a key."""
+    """The pass that a worker runs for a key."""
 
     __slots__ = ("_api", "_applier", "_asker", "_cache", "_reader", "_reporter")
 
@@ -62,9 +62,9 @@ class Pass:
         self._cache = cache
 
     async def run(self, key: PoolKey, woken: Callable[[], bool]) -> Result:
-        """Bring the pool one step to where it should be. Raises ApiUnavailable and ApiError.
+        """Run one pass over the pool. Raises ApiUnavailable and ApiError.
 
-        Once `woken` says that another pass is due, what that one would do as well may be left to it.
+        Once `woken` returns True, another pass is due, and the rest of the objectives is left to it.
         """
         seen = await self._reader.observe(key)
         verdict = judge(seen)
@@ -107,7 +107,7 @@ class Pass:
         return replace(seen, children=children).with_picker(self._cache.get(PICKER, *seen.key))
 
     def _ask(self, seen: Observation, verdict: Verdict) -> PickerAnswer:
-        """Return what is known of the running picker's own view; asking goes on beside the passes."""
+        """Return the picker's latest answer; `PickerAsker` asks in the background."""
         if verdict.stance in RUNNING:
             return self._asker.ask(seen.key, question(seen))
         self._asker.forget(seen.key)
@@ -117,7 +117,7 @@ class Pass:
         parents = None if seen.pool_object is None else wanted_parents(seen, verdict)
         if parents is None or seen.pool_object is None:
             return
-        # Read again, so that the resourceVersion is that of the list which is changed.
+        # Read the pool again: a PUT with the resourceVersion of an older list would be refused.
         fresh = await self._api.get(POOL, *seen.key)
         if fresh is None or fresh["metadata"]["uid"] != seen.pool_object["metadata"]["uid"]:
             return
@@ -128,7 +128,7 @@ class Pass:
         try:
             written = await self._api.replace_status(POOL, body, FIELD_MANAGER)
         except ApiError as error:
-            if error.status != 409:  # written meanwhile by a gateway: that event brings us back
+            if error.status != 409:  # a gateway has written meanwhile: its event starts another pass
                 raise
             return
         metrics.WRITES.labels(POOL.kind, "status").inc()

@@ -1,4 +1,4 @@
-"""Telling the world: EndpointPicker status, the pool's one word, events, objectives; on change only."""
+"""Writing a report: EndpointPicker status, the pool's annotation, events, objectives; on change only."""
 
 import logging
 from asyncio import gather
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 16
 
 
 class Reporter:
-    """Writes what `status.report` says."""
+    """Writes a `status.Report` to the API server."""
 
     __slots__ = ("_api", "_cache", "_events")
 
@@ -44,18 +44,18 @@ class Reporter:
         self._events: OrderedDict[str, int] = OrderedDict()
 
     async def tell(self, seen: Observation, verdict: Verdict, report: Report, healed: list[Finding]) -> None:
-        """Write what has changed. A refusal is logged; ApiUnavailable is raised."""
+        """Write status, annotation and events that changed. Logs a refusal; raises ApiUnavailable."""
         await self._guard(seen, "status", self._tell_picker(seen, report))
         await self._guard(seen, "annotation", self._tell_pool(seen, verdict, report))
         for finding in healed:
             await self._event(seen, finding, good=True)
 
     async def tell_objectives(self, seen: Observation, verdict: Verdict, woken: Callable[[], bool]) -> None:
-        """Write the conditions of the pool's objectives, some at a time, until `woken`.
+        """Write the conditions of the pool's objectives, _AT_ONCE at a time, until `woken` returns True.
 
-        There may be thousands, and a new priority must not wait for what is said about the others. While the
-        table of priorities is not written, as in a pause or when it is refused, no objective has its priority
-        yet: each keeps the condition that it has.
+        There may be thousands: a pass for a new priority must not wait for all these writes. Writes nothing
+        while the ConfigMap lacks the present priorities, as while paused or after a refusal: Accepted would
+        be false.
         """
         if verdict.stance is Stance.MANAGED and not has_written_priorities(seen):
             return
@@ -72,7 +72,7 @@ class Reporter:
         except ApiError as error:
             if (
                 error.status not in {404, 409} and not error.namespace_terminating
-            ):  # gone or changed meanwhile: the next event brings us back
+            ):  # deleted or changed meanwhile: its event starts another pass
                 log.warning("%s not written: %s", what, error.message, extra={"pool": "/".join(seen.key)})
 
     async def _tell_picker(self, seen: Observation, report: Report) -> None:
@@ -100,13 +100,14 @@ class Reporter:
         )
         if word == held:
             return
-        # A pool that was never managed is not touched; on one that was, the older word is false now.
+        # A pool without the annotation was never managed and stays as it is. On one with it, the earlier
+        # reason is replaced by NotManaged.
         if verdict.stance is Stance.HANDS_OFF and (held is None or word != reasons.NOT_MANAGED.word):
             return
         body = {
             "apiVersion": POOL.api_version,
             "kind": POOL.kind,
-            # The uid keeps an apply from making a pool that has just been deleted.
+            # With a uid, an apply fails instead of creating a pool that has just been deleted.
             "metadata": {
                 "name": seen.pool_name,
                 "namespace": seen.namespace,
@@ -114,7 +115,7 @@ class Reporter:
                 "annotations": {PICKER_ANNOTATION: word},
             },
         }
-        # The annotation is Headroom's alone, so another manager's value is overwritten.
+        # Only Headroom writes this annotation, so force overwrites another manager's value.
         written = await self._api.apply(POOL, body, REPORT_MANAGER, force=True)
         self._cache.put(POOL, written)
         if seen.picker_object is None:
@@ -123,7 +124,7 @@ class Reporter:
     def _due_status(
         self, seen: Observation, verdict: Verdict, objective: InferenceObjective
     ) -> Object | None:
-        """Return what is to be applied to the objective's status; None when it says so already."""
+        """Return the status to apply to the objective; None when the objective has it already."""
         kind = seen.access.objectives
         if kind is None:
             return None
@@ -177,7 +178,7 @@ class Reporter:
         self._remember(name, count)
 
     async def _count_event(self, seen: Observation, name: str, count: int, now: str) -> bool:
-        """Note on an event that it happened again; return False when it has expired."""
+        """Raise the count of an event; return False when the API server has expired it."""
         try:
             await self._api.merge(EVENT, seen.namespace, name, {"count": count, "lastTimestamp": now})
         except ApiError as error:
@@ -194,13 +195,13 @@ class Reporter:
 
 
 def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
-    """Return whether the operator writes the objective's status: not while another picker may use it.
+    """Return whether the operator writes the objective's status: not where another picker may serve its pool.
 
-    What we have said before is kept right in any case.
+    For a pool that was let go, only a status that the operator wrote before is kept up to date.
     """
     if verdict.stance in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD}:
         return True
-    if seen.pool_object is None:  # or not to be seen, and then nothing is known
+    if seen.pool_object is None:  # or the operator cannot read pools: then write nothing
         return verdict.finding.reason == reasons.POOL_NOT_FOUND.word
     return verdict.stance is Stance.LET_GO and bool(owned_fields(objective, FIELD_MANAGER, "status"))
 

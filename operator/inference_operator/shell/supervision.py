@@ -1,8 +1,8 @@
-"""Background parts that are begun anew whenever they end, however they end.
+"""Background parts that begin anew whenever their task ends.
 
-A part runs until it is stopped. When its task ends by itself, fails or is cancelled, that is counted and
-logged, and the part begins again after a back-off. A part that has ended many times in a row without ever
-running for long is dead: the health port then answers so that the process is restarted.
+A part runs until it is stopped. When its task returns, fails or is cancelled, the end is counted and logged,
+and the part begins again after a back-off. A part is dead after DEAD_AFTER ends in a row, none after
+SETTLED_AFTER seconds: /healthz then answers 503, and the kubelet restarts the process.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 FIRST_BACK_OFF: Final = 0.5
 """Seconds until a part that ended begins again; doubles each time."""
 LONGEST_BACK_OFF: Final = 30.0
-"""Seconds."""
+"""Longest back-off, in seconds."""
 SETTLED_AFTER: Final = 60.0
 """Seconds of running after which earlier ends no longer count."""
 DEAD_AFTER: Final = 10
@@ -51,7 +51,7 @@ class Part:
 
     @property
     def is_dead(self) -> bool:
-        """Whether beginning anew has not helped: the newest run has not lasted `SETTLED_AFTER` either."""
+        """Whether it ended DEAD_AFTER times in a row, and the present run is younger than SETTLED_AFTER."""
         return self._ends >= DEAD_AFTER and not self._is_settled
 
     @property
@@ -108,7 +108,7 @@ class Supervisor:
         return part
 
     def stop(self, part: Part) -> None:
-        """End a part that is needed no longer, without waiting for it."""
+        """End a part without waiting for it."""
         part.cancel()
         self._parts.discard(part)
 
@@ -117,11 +117,11 @@ class Supervisor:
         return [part for part in self._parts if part.kind == kind]
 
     def dead(self) -> list[str]:
-        """Return the names of the parts that beginning anew has not helped."""
+        """Return the names of the dead parts, sorted."""
         return sorted(part.name for part in self._parts if part.is_dead)
 
     async def close(self) -> None:
-        """End all parts; one that does not heed its cancellation is left behind after some seconds."""
+        """End all parts; one that ignores its cancellation is left running after _STOP_SECONDS."""
         tasks = [part.task for part in self._parts if part.task is not None]
         for part in list(self._parts):
             self.stop(part)
@@ -129,9 +129,9 @@ class Supervisor:
 
 
 async def end_tasks(tasks: "Iterable[asyncio.Task[None]]") -> None:
-    """Await tasks that were cancelled, cancelling them again each second, for a few seconds at most.
+    """Await cancelled tasks for _STOP_SECONDS at most, cancelling them again each second.
 
-    A library that drops one cancellation must not hold up the end of the process.
+    Again, because a library may swallow one cancellation, which would delay the end of the process.
     """
     left = {task for task in tasks if not task.done()}
     for _ in range(int(_STOP_SECONDS)):

@@ -1,4 +1,4 @@
-"""What should exist for a pool: pure functions from what was observed to objects.
+"""The objects that should exist for a pool: pure functions of an Observation.
 
 No client, no clock, no I/O.
 """

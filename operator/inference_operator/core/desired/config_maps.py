@@ -32,7 +32,7 @@ def desired(seen: Observation) -> tuple[Intent, Intent]:
 
 
 def _priorities_text(seen: Observation) -> str:
-    """Return the table; the one that is there while objectives cannot be read."""
+    """Return the table of priorities; the text in the ConfigMap while objectives cannot be read."""
     live = seen.child(CONFIG_MAP, priorities_name(seen.picker_name))
     if live is not None and seen.access.objectives in seen.access.blind:
         return str((live.get("data") or {}).get(names.PRIORITIES_KEY, "")) or priority_table(seen).dump()
@@ -40,7 +40,7 @@ def _priorities_text(seen: Observation) -> str:
 
 
 def config_text(config: dict[str, Any] | None) -> str:
-    """Return the EndpointPickerConfig as YAML: the user's body with its type named, or the default."""
+    """Return the EndpointPickerConfig as YAML: the user's with apiVersion and kind added, or the default."""
     if config is None:
         return DEFAULT_PICKER_CONFIG
     body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **config}
@@ -48,13 +48,13 @@ def config_text(config: dict[str, Any] | None) -> str:
 
 
 def has_written_priorities(seen: Observation) -> bool:
-    """Return whether the ConfigMap holds the priorities of all objectives as they are now."""
+    """Return whether the ConfigMap that was observed has the present priorities of all objectives."""
     live = seen.child(CONFIG_MAP, priorities_name(seen.picker_name))
     return live is not None and (live.get("data") or {}).get(names.PRIORITIES_KEY) == _priorities_text(seen)
 
 
 def priority_table(seen: Observation) -> PriorityTable:
-    """Return the objectives of the pool, compiled."""
+    """Return the priorities of the pool's objectives that are not being deleted."""
     return PriorityTable(
         objectives={
             objective.metadata.name: ObjectiveEntry(

@@ -17,14 +17,14 @@ from inference_operator.core.naming import (
 from inference_operator.core.observation import Observation
 
 REPLICAS: Final = 1
-"""One, until pickers elect a leader: each keeps its own ledger and prefix index."""
+"""One, until pickers elect a leader: two would each keep a ledger and a prefix index of half the requests."""
 DRAIN_SECONDS: Final = 30
-"""Seconds after SIGTERM for which a picker serves the streams it has."""
+"""Seconds after SIGTERM during which a picker still serves its open streams (`--drain-timeout`)."""
 LEAVE_SECONDS: Final = 10
-"""Seconds for which a picker that is being replaced goes on as before, until gateways use the new one.
+"""Seconds that preStop delays SIGTERM, so that a replaced picker serves until gateways use the new one.
 
-Without them Envoy sees the old picker's health fail before DNS or endpoints name the new one, and answers
-503 where failureMode is FailClose.
+Without them Envoy sees the old picker's health check fail before DNS or EndpointSlices name the new one, and
+answers 503 where failureMode is FailClose.
 """
 GRACE_SECONDS: Final = LEAVE_SECONDS + DRAIN_SECONDS + 15
 """Seconds between a pod's deletion and SIGKILL: leave, drain, room to close."""
@@ -45,7 +45,8 @@ def desired(seen: Observation) -> Intent:
         child_metadata(seen, name, name),
         spec={
             "replicas": REPLICAS,
-            # The old picker leaves once the new one is ready: with failureMode FailClose a gap is an outage.
+            # The old picker goes only once the new one is ready: with failureMode FailClose a gap is an
+            # outage.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "selector": {"matchLabels": selector_labels(name)},
             "template": {
@@ -69,12 +70,12 @@ def desired(seen: Observation) -> Intent:
 
 
 def pod_security() -> Object:
-    """Return the pod part of what the restricted Pod Security Standard asks for."""
+    """Return the pod's securityContext, as the restricted Pod Security Standard requires."""
     return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def container_security() -> Object:
-    """Return the container part of what the restricted Pod Security Standard asks for."""
+    """Return a container's securityContext, as the restricted Pod Security Standard requires."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -112,7 +113,8 @@ def _container(seen: Observation) -> Object:
             periodSeconds=5,
             failureThreshold=3,
             timeoutSeconds=3,
-            # A picker that answers no probe drains nothing either: the pod's own grace would be lost time.
+            # A picker that answers no probe does not drain either: waiting for GRACE_SECONDS would only
+            # prolong the outage.
             terminationGracePeriodSeconds=HUNG_GRACE_SECONDS,
         ),
         "readinessProbe": _probe(

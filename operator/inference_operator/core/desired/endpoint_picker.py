@@ -1,4 +1,4 @@
-"""The EndpointPicker of a pool whose user made none. Pure."""
+"""The EndpointPicker that the operator makes for a pool without one. Pure."""
 
 from inference_api import names
 from inference_operator.core.desired.intent import Intent, intent
@@ -9,10 +9,11 @@ from inference_operator.core.ownership import ours, users_own
 
 
 def desired(seen: Observation) -> tuple[Intent, ...]:
-    """Return the EndpointPicker, named like the pool, with an empty spec; a user's own is left alone.
+    """Return the EndpointPicker, named like the pool, without a spec; nothing for a user's own.
 
-    Where a user has applied one over ours, an intent without our metadata hands it over: it is not owned by
-    the pool any more and survives it.
+    Where a user has applied one over the operator's, the intent has no labels, annotations and
+    ownerReferences. Applying it removes the operator's, so that the object is the user's and outlives the
+    pool.
     """
     if PICKER not in seen.access.served:
         return ()
@@ -22,13 +23,13 @@ def desired(seen: Observation) -> tuple[Intent, ...]:
             return ()
         return (intent(PICKER, {"name": seen.pool_name, "namespace": seen.namespace}),)
     metadata = child_metadata(seen, seen.pool_name, seen.picker_name)
-    # The labels of the others select pods; here a picker name that is no label value must do no harm.
+    # No app label: the name of a reference that cannot work may be no valid label value.
     metadata["labels"] = {names.MANAGED_BY_LABEL: names.MANAGED_BY_VALUE}
     return (intent(PICKER, metadata, claimed=True),)
 
 
 def superfluous(seen: Observation) -> dict[ChildKey, Object]:
-    """Return our EndpointPicker for removal when the pool is let go; never a user's."""
+    """Return the operator's EndpointPicker for removal when the pool is let go; never a user's."""
     live = seen.picker_object
     if live is None or users_own(live, seen.pool_name, seen.pool_uid):
         return {}

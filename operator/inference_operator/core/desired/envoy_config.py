@@ -1,4 +1,4 @@
-"""The few shapes that all of an Envoy configuration is made of. Pure."""
+"""Builders of the shapes that recur in an Envoy configuration. Pure."""
 
 from typing import Any
 

@@ -7,13 +7,13 @@ from inference_operator.core.kinds import Kind, Object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """An object with exactly the fields that we mean; what it does not name is left to others."""
+    """An object with exactly the fields that the operator owns; all others are left to other managers."""
 
     kind: Kind
     body: Object
     claimed: bool = False
-    """Made by POST the first time, so that an object of the same name that a user makes at the same moment
-    is found out instead of taken over."""
+    """Whether the object is first made by POST. If a user has just made one of that name, a POST fails
+    with 409 AlreadyExists, where an apply would take it over."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The whole intent for a pool, and which of its objects have no place in it. Pure."""
+"""All intents for a pool, and the objects of the pool that no intent names. Pure."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ from inference_operator.core.ownership import Stance, Verdict
 
 
 def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
-    """Return what should exist, in the order in which to make it.
+    """Return the intents in the order in which to apply them.
 
-    The Service comes first: creating it claims the picker's name. Where the pool cannot work, only the
-    EndpointPicker is made, to carry the reason.
+    The Service comes first: creating it claims the picker's name. A pool that is unworkable or held gets only
+    the EndpointPicker, which carries the reason.
     """
     if verdict.stance not in {Stance.MANAGED, Stance.UNWORKABLE, Stance.HELD} or seen.spec.paused:
         return ()
@@ -40,9 +40,9 @@ def desired(seen: Observation, verdict: Verdict) -> tuple[Intent, ...]:
 
 
 def superfluous(seen: Observation, verdict: Verdict, intents: Sequence[Intent]) -> dict[ChildKey, Object]:
-    """Return Headroom's objects that should not exist any more.
+    """Return Headroom's objects that should be removed.
 
-    None while the pool's reference cannot work: a mistyped name must not take a running picker down.
+    Nothing for a pool that is unworkable or held: a mistyped name must not take a running picker down.
     """
     if verdict.stance not in {Stance.MANAGED, Stance.LET_GO} or seen.spec.paused:
         return {}

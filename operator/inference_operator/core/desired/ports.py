@@ -1,4 +1,4 @@
-"""Which ports a picker listens on. Pure."""
+"""The ports that a picker listens on. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,11 @@ class PickerPorts:
 
 
 def picker_ports(seen: Observation) -> PickerPorts:
-    """Return the pool's picker port, and the usual health and metrics ports moved out of its way."""
+    """Return the pool's ext-proc port, and health and metrics ports that differ from it."""
     ref = seen.picker_ref
     ext_proc = names.EXT_PROC_PORT if ref is None or ref.port is None else ref.port.number
-    # The freed ext-proc port takes whichever of the two the pool's own port displaced.
+    # If the pool uses the default health or metrics port, that service gets the default ext-proc port
+    # instead.
     health = names.EXT_PROC_PORT if ext_proc == names.HEALTH_PORT else names.HEALTH_PORT
     metrics = names.EXT_PROC_PORT if ext_proc == names.METRICS_PORT else names.METRICS_PORT
     return PickerPorts(ext_proc, health, metrics)

@@ -1,6 +1,7 @@
 """The standalone proxy of a pool: Deployment and Service. Pure.
 
-It has pods of its own: beside the picker it would leave the Service together with it.
+The proxy has its own pods: as a container of the picker's pod it would become unready, and leave its Service,
+whenever the picker does.
 """
 
 from typing import Any, Final
@@ -24,9 +25,11 @@ from inference_operator.core.naming import (
 from inference_operator.core.observation import Observation
 
 GRACE_SECONDS: Final = 60
-#: Envoy leaves at once on SIGTERM; it stays so long for gateways and EndpointSlices to have followed.
+#: Seconds that preStop delays SIGTERM, at which Envoy exits at once: clients need them to see the
+#: EndpointSlice without this pod.
 LEAVE_SECONDS: Final = 10
-#: The proxy is ready only after the picker's first answer, and a picker's image may take minutes to come.
+#: Seconds allowed until the proxy is ready. It waits for the picker's first answer, and pulling the picker's
+#: image may take minutes.
 STARTUP_SECONDS: Final = 600
 _ENVOY_UID: Final = 101
 DEFAULT_RESOURCES: Final[dict[str, dict[str, str]]] = {
@@ -46,7 +49,7 @@ def nameable(seen: Observation) -> bool:
 
 
 def desired(seen: Observation) -> tuple[Intent, ...]:
-    """Return the proxy's Service and Deployment; nothing where none is asked for or none can be named."""
+    """Return the proxy's Service and Deployment; nothing if none is asked for or its name is too long."""
     if not (asked(seen) and nameable(seen)):
         return ()
     name = proxy_name(seen.picker_name)
@@ -70,7 +73,7 @@ def desired(seen: Observation) -> tuple[Intent, ...]:
                 "spec": {
                     "automountServiceAccountToken": False,
                     "terminationGracePeriodSeconds": GRACE_SECONDS,
-                    # Envoy's image begins as root and steps down by itself, which runAsNonRoot forbids.
+                    # Envoy's image starts as root and drops to this uid, which runAsNonRoot forbids.
                     "securityContext": {**pod_security(), "runAsUser": _ENVOY_UID, "runAsGroup": _ENVOY_UID},
                     "containers": [_container(seen)],
                 },
@@ -81,7 +84,7 @@ def desired(seen: Observation) -> tuple[Intent, ...]:
 
 
 def proxy_settings(seen: Observation) -> ProxySettings:
-    """Return what shapes the proxy's bootstrap."""
+    """Return the settings of the proxy's bootstrap."""
     pool, ref = seen.present, seen.picker_ref
     return ProxySettings(
         pool_namespace=seen.namespace,

@@ -1,7 +1,7 @@
 """Envoy's bootstrap for the standalone proxy of one pool, as the text of its `--config-yaml` argument.
 
 Pure: equal settings give equal text. The text may hold `$(POD_IP)`, which the kubelet expands, and no other
-`$(`. What each part is for stands beside it; the behaviour was tried with Envoy 1.40.
+`$(`. The comments say why each part is set; the behaviour is that of Envoy 1.40.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,19 @@ from inference_operator.core.desired import proxy_clusters as clusters
 from inference_operator.core.desired.envoy_config import Config, extension, pipe, socket, typed
 
 POD_IP: Final = "$(POD_IP)"
-#: Fixed, because Envoy would otherwise start a worker for each core of the node.
+#: Worker threads. Without --concurrency Envoy starts one for each core of the node.
 WORKERS: Final = 2
 
-#: A picker may hold a request in its queue for long; a dead or frozen one is found by its health check.
+#: Seconds that Envoy waits for the picker's answer. Long, because the picker may queue a request; the health
+#: check, not this limit, finds a dead or frozen picker.
 _PICKER_ANSWER_S: Final = 1000
-#: Longest silence on a stream: queueing and a long prefill are silent.
+#: Longest silence on a stream, in seconds: during queueing and a long prefill nothing is sent.
 _STREAM_IDLE_S: Final = 900
 _MAX_DOWNSTREAM_CONNECTIONS: Final = 20_000
-#: Numbers of Linux: socket options go to Envoy by number.
+#: Linux's numbers: Envoy takes socket options by number.
 _IPPROTO_TCP: Final = 6
 _TCP_USER_TIMEOUT: Final = 18
-#: What vLLM takes by default: what a model server would serve is not refused in front of it.
+#: Limits of vLLM by default: the proxy must not refuse a request that a model server would serve.
 _MAX_HEADERS_KB: Final = 4096
 _MAX_HEADERS: Final = 256
 _STREAM_WINDOW_BYTES: Final = 256 << 10
@@ -33,7 +34,7 @@ _STREAM_WINDOW_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """What of a pool and its picker shapes the proxy."""
+    """The facts about a pool and its picker on which the bootstrap depends."""
 
     pool_namespace: str
     pool_name: str
@@ -57,7 +58,7 @@ def proxy_args(settings: ProxySettings) -> list[str]:
         bootstrap_yaml(settings),
         "--concurrency",
         str(WORKERS),
-        # Hot restart shares memory between all Envoys of a host, and this one is never restarted hot.
+        # Hot restart is not used here, and its shared memory would be common to all Envoys of a host.
         "--disable-hot-restart",
         "--log-level",
         "warning",
@@ -74,8 +75,8 @@ def bootstrap(settings: ProxySettings) -> Config:
     identity = f"{settings.pool_namespace}/{settings.pool_name}"
     return {
         "node": {"id": f"{identity}/{settings.address}", "cluster": identity},
-        # An abstract socket, reachable inside the pod's network namespace only: the status listener passes on
-        # the two paths that others need, and /quitquitquit is reachable only inside the pod.
+        # An abstract socket, reachable only inside the pod's network namespace, so that no other pod can call
+        # /quitquitquit. The status listener forwards the two paths that probes and scrapers need.
         "admin": {"address": pipe(_admin_path(settings))},
         "overload_manager": {
             "resource_monitors": [
@@ -122,9 +123,9 @@ def _request_listener(settings: ProxySettings) -> Config:
 
 
 def _give_up_on_clients_that_do_not_read() -> Config:
-    """Let the kernel end a connection whose client has taken nothing for the longest silence of a stream.
+    """Set TCP_USER_TIMEOUT: the kernel ends a connection whose client has read nothing for `_STREAM_IDLE_S`.
 
-    Envoy closes without a delay, and would wait for ever to write the rest of a response.
+    Without it, and with delayed_close_timeout 0, Envoy would wait for ever to write the rest of a response.
     """
     return {
         "description": "TCP_USER_TIMEOUT",
@@ -141,7 +142,7 @@ def _status_listener(settings: ProxySettings) -> Config:
     return {
         "name": "status",
         "address": socket(settings.address, settings.status_port),
-        # A proxy that is full of clients must still answer its probe.
+        # At _MAX_DOWNSTREAM_CONNECTIONS the proxy must still answer its probes.
         "ignore_global_conn_limit": True,
         "per_connection_buffer_limit_bytes": clusters.CONNECTION_BUFFER_BYTES,
         "filter_chains": [_connection_manager("status", routes, [], stream_idle_timeout="10s")],
@@ -155,26 +156,27 @@ def _connection_manager(name: str, routes: list[Config], filters: list[Config], 
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=name,
         use_remote_address=True,
-        # A client's own request id is what it will ask about. Every answer, Envoy's own too, repeats the id.
+        # Keep the client's request id, by which its owner will ask about a request, and repeat it in every
+        # response, also in those that Envoy makes itself.
         preserve_external_request_id=True,
         always_set_request_id_in_response=True,
         normalize_path=True,
         server_header_transformation="PASS_THROUGH",
-        # All that a client can grow is bounded: size and number of headers, and how long it may take to send
-        # a request. Bodies are streamed, any size, through the connection's buffer.
+        # Bound everything that a client can grow: size and number of headers, and the time to send a request.
+        # Bodies of any size are streamed through the connection's buffer.
         max_request_headers_kb=_MAX_HEADERS_KB,
         request_headers_timeout="10s",
         request_timeout="300s",
-        # Close as soon as all is written. With a delay (1 s by default), a response whose server broke off
-        # ends for its client only after the delay, and a reader that pauses for longer loses the rest.
+        # Close as soon as everything is written. With the default delay of 1 s, a client would see the end of
+        # a response that its server broke off only after 1 s, and one that pauses longer would lose the rest.
         delayed_close_timeout="0s",
         common_http_protocol_options={"max_headers_count": _MAX_HEADERS, "idle_timeout": "3600s"},
-        # HTTP/1.0 is served as well: what Envoy refuses by itself gets no answer, because the picker is asked
-        # about the answer while Envoy closes the connection.
+        # Accept HTTP/1.0. If Envoy refused it, the client would get no answer: Envoy's own response also goes
+        # to the picker, and Envoy closes the connection meanwhile.
         http_protocol_options={
             "accept_http_10": True,
             "default_host_for_http_10": "pool",
-            # Apache's HttpClient offers TLS with every request and is content to go on without.
+            # Apache's HttpClient sends `Upgrade: TLS/1.2` with every request; without this Envoy refuses it.
             "ignore_http_11_upgrade": [{"prefix": "TLS/"}],
         },
         http2_protocol_options={
@@ -190,9 +192,9 @@ def _connection_manager(name: str, routes: list[Config], filters: list[Config], 
 
 
 def _retry_policy() -> Config:
-    """Try again, at the next endpoint of the picker's list, only what no model server can have begun.
+    """Retry at the next endpoint of the picker's list, only if no model server can have begun the request.
 
-    A body beyond the connection buffer is not kept, so its request is not retried.
+    A request whose body exceeds the connection buffer is not retried: Envoy has not kept the body.
     """
     previous_hosts = extension(
         "envoy.retry_host_predicates.previous_hosts",
@@ -208,7 +210,7 @@ def _retry_policy() -> Config:
 
 
 def _strip_steering_headers() -> Config:
-    """Remove what would let a client choose its own endpoint, or look as if the picker had chosen."""
+    """Remove the headers by which a client could choose its endpoint, or fake the picker's choice."""
     keys = (names.DESTINATION_KEY, names.DESTINATION_SUBSET_KEY, names.DESTINATION_SERVED_KEY)
     return extension(
         "envoy.filters.http.header_mutation",

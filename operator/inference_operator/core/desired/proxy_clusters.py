@@ -1,6 +1,6 @@
 """Clusters of the standalone proxy: the pool's model servers, its picker, and Envoy's own admin socket.
 
-Pure. What a dead or frozen picker costs is decided here.
+Pure. The settings here decide how many requests a dead or frozen picker costs.
 """
 
 from typing import Final
@@ -11,22 +11,24 @@ from inference_operator.core.desired.envoy_config import Config, extension, pipe
 POOL: Final = names.EDS_CLUSTER
 PICKER: Final = "picker"
 ADMIN: Final = "admin"
-#: What a connection may hold back in each direction; also the largest body that can be sent a second time.
+#: Bytes that Envoy buffers for a connection in each direction; also the largest body that it can retry.
 CONNECTION_BUFFER_BYTES: Final = 1 << 20
 
 _HEALTH_PATH: Final = "/health"
-#: Shorter than the 5 s after which a model server on uvicorn closes an idle connection under our hands.
+#: Shorter than the 5 s after which uvicorn closes an idle connection: a request sent just then would be
+#: reset.
 _POOL_IDLE_S: Final = 4
 _PICKER_IDLE_S: Final = 3600
-#: Envoy's own limits of 1024 would refuse long streams; the picker is what limits load.
+#: Limit of each circuit breaker. Envoy's default of 1024 would refuse long streams; the picker limits the
+#: load.
 _MAX_REQUESTS: Final = 65_536
-#: By default Envoy tells its workers a change of health that follows another within a second only a second
-#: later. A picker that froze soon after it had come back was asked by the workers for so long.
+#: By default Envoy delays a change of health by up to a second when another one preceded it within a second.
+#: So long its workers would send requests to a picker that freezes soon after it has come back.
 _TELL_WORKERS_AT_ONCE: Final[Config] = {"update_merge_window": "0s"}
 
 
 def pool_cluster(*, http2: bool) -> Config:
-    """Return the model servers, as the picker tells them; the last answer holds while the picker is away."""
+    """Return the cluster of model servers. The picker lists them by EDS; the last list stays in use."""
     health_check: Config = {
         "interval": "2s",
         "interval_jitter_percent": 20,
@@ -48,7 +50,7 @@ def pool_cluster(*, http2: bool) -> Config:
         "health_checks": [health_check],
         # Without this, Envoy keeps an endpoint that left the pool for as long as it passes the health check.
         "ignore_health_on_host_removal": True,
-        # Where no endpoint passes the check, the server may just not have that path: then all are tried.
+        # If no endpoint passes the check, Envoy uses all: the model server may not serve the health path.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}, **_TELL_WORKERS_AT_ONCE},
         "circuit_breakers": _wide_open(),
         "typed_extension_protocol_options": _http_options(
@@ -58,11 +60,11 @@ def pool_cluster(*, http2: bool) -> Config:
 
 
 def _endpoints_from_picker() -> Config:
-    """Return the EDS source. The proxy is ready after its first answer, and asks again within a second."""
+    """Return the EDS source. The proxy becomes ready at its first answer, and reconnects within a second."""
     back_off = {"base_interval": "0.1s", "max_interval": "1s"}
     return {
         "resource_api_version": "V3",
-        # 0 waits: a proxy that knows no endpoint yet would only answer 503, others may know some.
+        # 0 means no limit: a proxy that became ready without endpoints would answer 503 to every request.
         "initial_fetch_timeout": "0s",
         "api_config_source": {
             "api_type": "GRPC",
@@ -81,7 +83,7 @@ def _endpoints_from_picker() -> Config:
 
 
 def _override_host() -> Config:
-    """Return the policy that follows the picker's list in order, and takes any endpoint when it has none."""
+    """Return the policy that tries the picker's endpoints in order, and any endpoint if it gave none."""
     round_robin = extension(
         "envoy.load_balancing_policies.round_robin",
         "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin",
@@ -104,10 +106,10 @@ def _override_host() -> Config:
 
 
 def picker_cluster(host: str, port: int) -> Config:
-    """Return the picker: a dead one is out at its first failure, a frozen one within a second.
+    """Return the picker's cluster. It ejects a dead picker at the first failure, a frozen one within 1 s.
 
-    The health check keeps new requests away; unanswered pings end the streams that wait for a frozen picker,
-    which may pause for a second before that. The picker has to allow a ping every half second.
+    The health check keeps new requests away from a frozen picker. HTTP/2 pings, one every 0.5 s with a
+    timeout of 1 s, end the streams that wait for it. The picker has to allow that many pings.
     """
     address = {"address": socket(host, port)}
     return {
@@ -115,18 +117,18 @@ def picker_cluster(host: str, port: int) -> Config:
         "cluster_type": extension(
             "envoy.clusters.dns",
             "envoy.extensions.clusters.dns.v3.DnsCluster",
-            # A new picker pod has a new address, and may be the only one.
+            # A new picker pod has a new address, and may be the only pod.
             dns_refresh_rate="1s",
             dns_failure_refresh_rate={"base_interval": "0.5s", "max_interval": "1s"},
             dns_lookup_family="V4_PREFERRED",
-            # The resolver of the C library reads /etc/hosts and search domains as all else in the pod does.
+            # getaddrinfo reads /etc/hosts and the search domains of the pod.
             typed_dns_resolver_config=extension(
                 "envoy.network.dns_resolver.getaddrinfo",
                 "envoy.extensions.network.dns_resolver.getaddrinfo.v3.GetAddrInfoDnsResolverConfig",
             ),
         ),
         "connect_timeout": "0.5s",
-        # An unhealthy picker is never asked.
+        # 0: never send a request to an unhealthy picker.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}, **_TELL_WORKERS_AT_ONCE},
         "health_checks": [
             {
@@ -141,8 +143,8 @@ def picker_cluster(host: str, port: int) -> Config:
         ],
         "outlier_detection": {
             "interval": "0.2s",
-            # Only a health check that succeeds brings it back, and does so at once. Time alone must not: a
-            # picker that is still away would cost a request in each worker again.
+            # A health check that succeeds unejects the picker at once. The time is long because its end
+            # unejects, too, and a picker that is still away would then cost one more request in each worker.
             "base_ejection_time": "60s",
             "max_ejection_time": "60s",
             "successful_active_health_check_uneject_host": True,
@@ -155,8 +157,8 @@ def picker_cluster(host: str, port: int) -> Config:
         "transport_socket": extension(
             "envoy.transport_sockets.tls",
             "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            # The picker signs its own certificate, so no authority can verify it. No server name is
-            # sent: gRPC servers log an error for each one that their certificate does not hold.
+            # No validation: the picker signs its own certificate. No server name (SNI): gRPC servers log an
+            # error for each name that is not in their certificate.
             common_tls_context={"alpn_protocols": ["h2"]},
         ),
         "typed_extension_protocol_options": _http_options(

@@ -1,7 +1,7 @@
 """The RoleBinding that lets a picker read its namespace. Pure.
 
-It binds the ClusterRole that ships with the operator, so the operator needs the right to bind that one name
-and none of the rights it hands out.
+It binds a ClusterRole that the manifests create. So the operator needs the right to bind that one role, and
+not the rights in it.
 """
 
 from inference_operator.core.desired.intent import Intent, intent

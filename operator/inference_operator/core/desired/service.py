@@ -9,7 +9,10 @@ from inference_operator.core.observation import Observation
 
 
 def desired(seen: Observation) -> Intent:
-    """Return the picker's Service. Every port equals its target port, so that names alone can resolve it."""
+    """Return the picker's Service.
+
+    Every port equals its target port: a client that resolves the name to pod addresses uses the same ports.
+    """
     ports = picker_ports(seen)
     return intent(
         SERVICE,
