@@ -1,4 +1,4 @@
-"""Composition root: from settings to router, discovery, scraper and servers, and their life together."""
+"""Composition root: builds router, discovery, scraper and servers, starts them and stops them."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Picker:
-    """One picker process: what it is made of and how it lives."""
+    """One picker process: its parts, its start and its drain."""
 
     def __init__(self, settings: Settings) -> None:
         """Wire everything; needs a running event loop. Raises CertificateError, ApiError."""
@@ -118,7 +118,10 @@ class Picker:
         self._stop.set()  # a second signal ends the drain as well
 
     def _endpoints(self, endpoints: list[Endpoint]) -> None:
-        """Take the endpoints of discovery. Those of a pool that is not fully known yet change nothing."""
+        """Use the endpoints of discovery once it has synced.
+
+        Before that they change nothing, except that a pool that does not exist leaves no endpoints.
+        """
         watch = self._watch
         if watch.synced:
             self.router.replace_endpoints(endpoints)
@@ -143,7 +146,7 @@ class Picker:
         _log.error("%s refused, %s", what, _INSTEAD[refused.uses], extra={"reason": refused.error})
 
     def complain_of_files(self) -> None:
-        """Say which of the texts that were there at the start is refused."""
+        """Log which of the two texts read at start is refused."""
         for what, text in (
             ("configuration", self.router.offered.config),
             ("priorities", self.router.offered.priorities),
@@ -153,7 +156,7 @@ class Picker:
 
 
 def _text(path: Path) -> str:
-    """Return the file's text, "" when there is none: the defaults are used then."""
+    """Return the file's text; "", which means the defaults, when it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -161,7 +164,10 @@ def _text(path: Path) -> str:
 
 
 async def _first_to_end(tasks: list["asyncio.Task[Any]"], serving: "asyncio.Task[None]") -> None:
-    """Wait until one of the tasks ends; raise what it failed with. `serving` may end well before."""
+    """Wait until one of `tasks` ends; raise what a task failed with.
+
+    `serving` returns once its port is open; that alone does not end the wait.
+    """
     waiting = {*tasks, serving}
     while True:
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -187,8 +193,8 @@ async def _cancel(tasks: list["asyncio.Task[Any]"]) -> None:
 async def run(settings: Settings) -> None:
     """Run one picker until SIGTERM or SIGINT."""
     picker = Picker(settings)
-    # What is loaded by now lives as long as the process. Left to the collector, each full pass over it would
-    # stop the loop, and with it every request, for some 40 ms.
+    # Modules and configuration live as long as the process. Without `freeze` each full collection would scan
+    # them and stop the event loop, and with it every request, for some 40 ms.
     gc.collect()
     gc.freeze()
     _log.info(

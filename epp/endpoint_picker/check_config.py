@@ -1,4 +1,4 @@
-"""Command `headroom-epp check-config FILE`: prints what a configuration comes to, or every fault in it."""
+"""Command `headroom-epp check-config FILE`: prints the effective configuration, or every fault in it."""
 
 import argparse
 import sys
@@ -16,8 +16,9 @@ from endpoint_picker.config_errors import ConfigError
 def run(arguments: Sequence[str]) -> int:
     """Check one file. Exit status: 0 it can be used, 1 it cannot, 2 it cannot be read.
 
-    Standard output has the effective configuration, which is one itself: defaults filled in, added plugins
-    listed. Standard error has faults and warnings, one a line: "FILE:LINE: path: what to do".
+    Standard output has the effective configuration: defaults filled in, added plugins listed. The picker
+    accepts it as a configuration. Standard error has faults and warnings, one a line in the form
+    "FILE:LINE: path: what to do".
     """
     parser = argparse.ArgumentParser(
         prog="headroom-epp check-config",

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said by path."""
+"""Faults of a configuration, each with the path of the key that it concerns."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,22 +11,22 @@ MAX_FAULTS: Final = 5
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. `path` is where ("plugins[0].type", "" for the whole text)."""
+    """The configuration cannot be used. `path` names the key ("plugins[0].type"); "" is the whole text."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
         self.faults: Sequence[ConfigError] = (self,)
-        """Each fault on its own, when this one stands for several."""
+        """The faults that this error stands for; itself alone unless `joined` made it."""
 
 
 class ConsequentError(ConfigError):
-    """A fault that follows from another one, which is reported already."""
+    """A fault that follows from one that is reported already; `Faults` drops it."""
 
 
 class Faults:
-    """Collects faults, so that one reading of a configuration finds all."""
+    """Collects faults, so that one reading of a configuration reports all of them."""
 
     __slots__ = ("_found",)
 
@@ -35,7 +35,7 @@ class Faults:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep a ConfigError that is raised inside, and go on after it."""
+        """Keep a ConfigError raised in the `with` block; the code after the block runs."""
         try:
             yield
         except ConsequentError:

@@ -1,4 +1,4 @@
-"""The contract between the request life and the decision: what a router is asked and answers. No I/O."""
+"""The contract between an exchange and the router: what `Router.decide` takes and returns. No I/O."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ class Reservation:
         """Row in the endpoint table, valid while `generation` matches the row's."""
         self.generation = generation
         self.sequence = 0
-        """Number of the reservation among those of its row, from 1; set by the ledger."""
+        """Number among the reservations of its row, from 1; set by the ledger. 0 after `Ledger.move`."""
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row; 0 once the prompt has been computed."""
         self.released = False
         self.prefix_chain: Sequence[int] = ()
-        """Hashes of the prompt's blocks, kept until it is known which endpoint computed them."""
+        """Hashes of the prompt's blocks, kept until the first byte shows which endpoint computed them."""
 
 
 class Decision:
@@ -48,9 +48,9 @@ class Decision:
         self.reservations = reservations
         """One for each endpoint that works on the request, the primary's first."""
         self.hooks = NO_HOOKS if hooks is None else hooks
-        """What follows this decision, by the configuration that made it."""
+        """The followers to call for this decision: those of the configuration that made it."""
         self.headers: tuple[tuple[str, str], ...] = ()
-        """(name, value) of the headers that the request gets beside its destination."""
+        """(name, value) of the headers set on the request beside its destination."""
         self.prefix_hit = 0.0
         """Fraction of the prompt's blocks believed to be cached on the primary, [0, 1]."""
         self.scores: tuple[tuple[str, float], ...] = ()
@@ -62,7 +62,7 @@ Hook = Callable[[Decision, Record], None]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What is called with a decision and its record."""
+    """The followers' functions, each called with a decision and its record."""
 
     first_byte: tuple[Hook, ...] = ()
     ended: tuple[Hook, ...] = ()
@@ -72,7 +72,7 @@ NO_HOOKS: Final = Hooks()
 
 
 class Refusal:
-    """A decision not to route: what to tell the client."""
+    """A decision not to route, with the client's answer."""
 
     __slots__ = ("message", "outcome")
 
@@ -83,7 +83,7 @@ class Refusal:
 
 
 Resume = Callable[[Decision | Refusal], None]
-"""Takes the answer of a decision that waited. It must not raise."""
+"""Receives the answer of a decision that waited. It must not raise."""
 
 
 class Waiting(ABC):
@@ -93,7 +93,7 @@ class Waiting(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Give the request up: `resume` is not called from here on. Any further call does nothing."""
+        """Give the request up: `resume` will not be called. A second call does nothing."""
 
 
 class Router(Protocol):
@@ -104,23 +104,23 @@ class Router(Protocol):
     ) -> Decision | Refusal | Waiting:
         """Pick an endpoint and reserve it, say why not, or put the decision off.
 
-        `subset` is the proxy's hint: None when absent; otherwise only "ip" or "ip:port" entries named in it
-        may be picked, and an empty one leaves nothing (NO_ENDPOINTS).
+        `subset` is the proxy's hint. None: any endpoint may be picked. Otherwise only its "ip" or "ip:port"
+        entries may be picked; an empty one means NO_ENDPOINTS.
 
-        `resume` is called at most once, and only after `Waiting` was returned and while it is not cancelled;
-        never from within `decide` or `cancel`.
+        `resume` is called only when `Waiting` was returned and is not cancelled, at most once, and never from
+        within `decide` or `cancel`.
         """
         ...
 
     def first_byte(self, decision: Decision, record: Record) -> None:
-        """Note that the first byte of the response body came: the prompt has been computed.
+        """Note the first byte of the response body: the prompt has been computed.
 
-        `record` is complete up to here: `first_byte_at`, `response_status`, `served_by` are set.
+        Of `record`, `first_byte_at`, `response_status` and `served_by` are set by now.
         """
         ...
 
     def ended(self, decision: Decision, record: Record) -> None:
-        """Release all reservations, whatever ended the request; `record` is complete.
+        """Release all reservations, however the request ended; `record` is complete.
 
         Called once for each decision. A further call releases nothing.
         """

@@ -1,7 +1,7 @@
 """Endpoint discovery for Envoy: the pool's ready endpoints over StreamEndpoints, state of the world.
 
-A proxy keeps what it was last told, so nothing is said before the pool is known: an empty answer of a picker
-that has just started would take the proxy's endpoints away. An empty pool that *is* known is said.
+A proxy keeps the last assignment that it got. Nothing is sent before the pool is known: an empty assignment
+from a picker that has just started would remove all endpoints of the proxy. A pool known to be empty is sent.
 """
 
 import logging
@@ -31,7 +31,7 @@ class EndpointFeed:
     __slots__ = ("_addresses", "_epoch", "_number", "_streams", "payload", "version")
 
     def __init__(self, epoch: str) -> None:
-        """`epoch` tells the versions of this process from those of an earlier one."""
+        """`epoch` begins every version, so that versions of an earlier process never match."""
         self._epoch = epoch
         self._number = 0
         self._addresses: tuple[str, ...] | None = None
@@ -41,7 +41,7 @@ class EndpointFeed:
         self.payload = b""
 
     def publish(self, addresses: Sequence[str]) -> None:
-        """Tell all streams the ready endpoints ("ip:port", IPv6 in brackets), if they have changed."""
+        """Send the ready endpoints ("ip:port", IPv6 in brackets) on all streams, if they have changed."""
         ordered = tuple(sorted(addresses))
         if ordered == self._addresses:
             return
@@ -61,7 +61,7 @@ class EndpointFeed:
         self._streams.discard(stream)
 
     def close(self) -> None:
-        """End all streams: their proxies ask another picker, and keep what they know until it answers."""
+        """End all streams. Their proxies ask another picker and keep their endpoints until it answers."""
         for stream in tuple(self._streams):
             stream.ended()
 
@@ -110,17 +110,17 @@ class _EndpointStream:
             self._finish(StatusCode.INVALID_ARGUMENT, "this service has ClusterLoadAssignment only")
             return
         if request.response_nonce and request.response_nonce != self._sent:
-            return  # an answer to what has been superseded
+            return  # an ACK or NACK of an older version
         wanted = EDS_CLUSTER in request.resource_names or not request.resource_names
         if request.HasField("error_detail"):
             self._note_refusal(request.error_detail.message)
         elif not request.response_nonce or (wanted and not self._wanted):
-            self._sent = ""  # a new subscription is answered even when nothing has changed
+            self._sent = ""  # forget the sent version: a new subscription must be answered
         self._wanted = wanted
         self.changed()
 
     def changed(self) -> None:
-        """Send the current assignment unless this version was sent; a refused one is not repeated."""
+        """Send the current assignment once a version; one that the proxy refused is not repeated."""
         feed = self._feed
         if self._wanted and not self._blocked and feed.version and self._sent != feed.version:
             self._sent = feed.version
@@ -134,7 +134,7 @@ class _EndpointStream:
         self._feed.leave(self)
 
     def writable(self) -> None:
-        """Catch up with the latest version; those between are skipped."""
+        """Send the latest version; versions that came while the stream was blocked are skipped."""
         self._blocked = False
         self.changed()
 
@@ -151,5 +151,5 @@ class _EndpointStream:
 
 
 def eds_routes(feed: EndpointFeed) -> Routes:
-    """Return the discovery method on the given feed."""
+    """Return the route of StreamEndpoints, served from `feed`."""
     return {STREAM_METHOD: lambda stream: _EndpointStream(stream, feed)}

@@ -1,15 +1,15 @@
-"""Logs faults that may come back with every request or tick: with their stack, at a bounded rate."""
+"""Logs faults that may recur with every request or tick, with their stack and at a bounded rate."""
 
 import logging
 from math import inf
 from typing import Final
 
-#: Seconds between two reports from one place; what comes between is counted.
+#: Seconds between two log lines of one `FaultLog`; faults in between are counted.
 INTERVAL_S: Final = 30.0
 
 
 class FaultLog:
-    """The faults of one place in the code."""
+    """Logs the faults of one place in the code."""
 
     __slots__ = ("_logger", "_message", "_next", "_untold")
 
@@ -20,7 +20,7 @@ class FaultLog:
         self._untold = 0
 
     def note(self, fault: Exception, now: float, **extra: object) -> None:
-        """Report a fault with its stack, or count it; `now` is monotonic, in seconds."""
+        """Log a fault with its stack, or only count it; `now` is monotonic, in seconds."""
         if now < self._next:
             self._untold += 1
             return

@@ -1,6 +1,6 @@
-"""What the picker says of itself over grpc.health.v1: which names serve, and when. Opens no socket.
+"""The picker's grpc.health.v1 state: which service names are SERVING, and when. Opens no socket.
 
-Liveness means that the process answers. Everything else follows the pool: synced, and not draining.
+`liveness` is always SERVING. Every other name is SERVING once the pool has synced, until the drain begins.
 """
 
 from typing import Final
@@ -10,12 +10,13 @@ from lean_grpc import HealthService
 
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
-#: Names of the endpoint picker protocol, of the manifests in use ("inference-extension") and "" for all.
+#: Names that probes ask for: "" for the whole process, the two probes, the name in existing manifests
+#: ("inference-extension") and the ext-proc service.
 SERVICES: Final = ("", LIVENESS, READINESS, HEALTH_SERVICE, EXT_PROC_SERVICE)
 
 
 class Health:
-    """The picker's state, and the gRPC service that tells it; install `service` on each port."""
+    """The picker's state and the gRPC service that reports it; install `service` on each port."""
 
     __slots__ = ("_draining", "_synced", "service")
 
@@ -27,12 +28,12 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """The pool is known and the picker is not on its way out."""
+        """The pool is known and the picker is not draining."""
         return self._synced and not self._draining
 
     @property
     def draining(self) -> bool:
-        """The picker is on its way out."""
+        """The picker is shutting down."""
         return self._draining
 
     def synced(self) -> None:

@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 def main() -> None:
     """Run until SIGTERM, or check a configuration (`check_config.run`).
 
-    Exit status: 0 after a drain, 1 when it cannot go on, 2 for a bad command line.
+    Exit status: 0 after a drain, 1 when the picker cannot run, 2 for a bad command line, 130 for a
+    KeyboardInterrupt.
     """
     if sys.argv[1:2] == ["check-config"]:
         sys.exit(check_config.run(sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""What can become of a request at the picker: a closed set, each member with its HTTP status and reason.
+"""The closed set of answers that the picker can give, each with its HTTP status and reason.
 
 An expected refusal is a value of this enum, never an exception.
 """
@@ -17,7 +17,7 @@ class Outcome(Enum):
     """The decision waited when the picker began to drain."""
     TOO_LARGE = "rejected-too-large"
     OVERLOADED = "rejected-overloaded"
-    """The picker itself holds as many bytes of unsent bodies as it may."""
+    """The picker holds as many body bytes as `--max-buffered-bytes` allows."""
 
     @property
     def http_status(self) -> int:
@@ -26,7 +26,7 @@ class Outcome(Enum):
 
     @property
     def code(self) -> str:
-        """Return the word that the response body names, as existing pickers spell it."""
+        """Return the code in the response body, spelt as existing pickers do."""
         return _CODE[self]
 
 

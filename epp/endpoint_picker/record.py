@@ -1,4 +1,4 @@
-"""What is known of one exchange when it is over, for metrics and explain. Plain values; times in seconds."""
+"""The facts of one exchange, for metrics and followers. Plain values; times in seconds."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +9,7 @@ from ext_proc.processor import Ending
 
 
 class Record:
-    """Facts of one exchange, filled in as they become known. Times are of the clock that was passed in."""
+    """Facts of one exchange, filled in as they become known. Times are of the exchange's clock."""
 
     __slots__ = (
         "decided_at",
@@ -35,7 +35,7 @@ class Record:
     def __init__(self, started_at: float) -> None:
         self.started_at = started_at
         self.decided_at = 0.0
-        """0.0 until there was a decision."""
+        """0.0 until the decision."""
         self.first_byte_at = 0.0
         """0.0 until the first byte of the response body."""
         self.last_byte_at = 0.0
@@ -49,7 +49,7 @@ class Record:
         self.endpoint = ""
         """"ip:port" that was picked."""
         self.served_by = ""
-        """"ip:port" that answered, as the proxy says; "" when it does not say."""
+        """"ip:port" that answered, as the proxy reports it; "" without a report."""
         self.streaming = False
         """The response is a stream of server-sent events."""
         self.response_status = 0
@@ -61,7 +61,7 @@ class Record:
 
 
 class Observer(Protocol):
-    """Follows every exchange. It is called on the hot path: it counts and returns."""
+    """Follows every exchange. It is called on the hot path, so it only counts."""
 
     def started(self) -> None:
         """Note that an exchange began."""
@@ -72,9 +72,9 @@ class Observer(Protocol):
         ...
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
-        """Return what takes the times between two pieces of this streamed response; asked for once."""
+        """Return a counter of the times between two pieces of this streamed response; called once."""
         ...
 
     def ended(self, record: Record) -> None:
-        """Note the end; comes exactly once for each `started`."""
+        """Note the end; called exactly once for each `started`."""
         ...

@@ -1,4 +1,4 @@
-"""What is known of a request when it is decided on: plain values, no I/O."""
+"""The input of a decision: one request as plain values. No I/O."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class InferenceRequest:
-    """What is known of one request when it is decided on."""
+    """One request, as plugins see it."""
 
     __slots__ = ("body_bytes", "headers", "model", "objective", "priority", "prompt", "request_id", "stream")
 
@@ -27,12 +27,12 @@ class InferenceRequest:
         self.model = model
         """Model named in the body; "" when there is no body (GET /v1/models)."""
         self.prompt = prompt
-        """Prompt material in the order the server would see it; equal prefixes are equal bytes."""
+        """Prompt material in the order in which the server sees it; equal prefixes are equal bytes."""
         self.stream = stream
         self.objective = objective
         """metadata.name of an InferenceObjective, from the request header; "" when none was sent."""
         self.priority = 0
-        """Set by the router from the priority table; higher first, negative may be shed."""
+        """Set by the scheduler from the priority table. A negative one may be shed."""
         self.body_bytes = body_bytes
         self.headers = headers
         """Request headers by lower-case name, for plugins that read them; may be left empty."""

@@ -1,7 +1,7 @@
 """A pool's router: joins the scheduler, the live configuration and the waiting decisions. Starts no timer.
 
-Discovery and scraping feed it from outside; the request life calls `decide`, `first_byte` and `ended`. A
-process gives it a timer (`waiting_timer.py`); a simulation calls `advance` by its own clock.
+Discovery and scraping write its table. Exchanges call `decide`, `first_byte` and `ended`. In a process
+`WaitingTimer` calls `advance`; a simulation calls it by its own clock.
 """
 
 import logging
@@ -29,7 +29,8 @@ from endpoint_picker.scheduling.plugin import Pool, RandomSource
 from endpoint_picker.scheduling.scheduler import Scheduler
 from inference_api.offered import Offered
 
-#: Pause, seconds, before the plugins are asked again, and before a decision that waits again can be released.
+#: Shortest pause, in seconds, before `advance` is due again. Without it a plugin that is always due would
+#: keep the event loop busy.
 AGAIN_S: Final = 0.001
 
 _LOG: Final = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class PoolRouter:
         self._listeners: list[Callable[[], None]] = []
         self._room = WaitingRoom(self._note_fault)
         self.wake_at: Callable[[float], None] = lambda _due: None
-        """Has `advance` called at that time of the clock; of several times the earliest counts."""
+        """Requests a call of `advance` at a time of the clock; the earliest requested time counts."""
         self.pool = Pool(clock=clock)
         self.pool.wake = self._wake
         self.table, self.ledger, self.index = self.pool.table, self.pool.ledger, self.pool.index
@@ -70,7 +71,7 @@ class PoolRouter:
         self.scheduler = Scheduler(
             self.pool, self.live.config.scheduling, rng, self.decisions, self._note_fault
         )
-        # The rest of the Router protocol is the scheduler's.
+        # Bound here, so that these two calls of the Router protocol cost no further frame.
         self.first_byte = self.scheduler.first_byte
         self.ended = self.scheduler.ended
         self._room.use(self.live.config.scheduling.waiters)
@@ -84,7 +85,7 @@ class PoolRouter:
         answer = self.scheduler.decide(request, subset)
         return self._wait(request, subset, resume, answer) if isinstance(answer, Hold) else answer
 
-    # What waits.
+    # Waiting decisions.
 
     @property
     def waiting(self) -> int:
@@ -92,28 +93,27 @@ class PoolRouter:
         return len(self._room)
 
     def advance(self) -> float | None:
-        """Answer the decisions whose wait is over; return when to be called next, None: by `wake_at` only."""
+        """Answer the decisions whose wait is over; return when to call again, None: when `wake_at` asks."""
         released, due = self._room.advance(self._clock())
         self._answer(released)
-        # Not at once: a plugin that is always due must not spin.
         return None if due is None else max(self._clock() + AGAIN_S, due)
 
     def drain(self) -> None:
-        """Refuse what waits, and from now on whatever would."""
+        """Refuse the waiting decisions and, from now on, every decision that would wait."""
         self._answer(self._room.drain())
 
     def _wait(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
     ) -> WaitingDecision | Refusal:
         waiting = self._room.add(request, subset, resume, hold)
-        # Now: the plugin says when it is due.
+        # Have `advance` called now: it returns when the hold's plugin is due next.
         self._wake()
         return waiting
 
     def _answer(self, released: Iterable[Released]) -> None:
         for each in released:
             decision = each.decision
-            if decision.is_over:  # cancelled by what an earlier answer set off
+            if decision.is_over:  # an earlier answer in this loop led to its cancellation
                 continue
             try:
                 answer = self._answer_of(each)
@@ -137,7 +137,7 @@ class PoolRouter:
         decision = released.decision
         answer = self.scheduler.decide(decision.request, decision.subset, decision.hold)
         if isinstance(answer, Hold):
-            # Not at once: a plugin that releases what it holds again must not spin.
+            # A plugin that releases this hold at once must not keep the event loop busy.
             self.wake_at(self._clock() + AGAIN_S)
             return self._room.again(decision, answer)
         return answer
@@ -145,7 +145,7 @@ class PoolRouter:
     def _wake(self) -> None:
         self.wake_at(self._clock())
 
-    # What feeds it.
+    # Input: endpoints and texts.
 
     def replace_endpoints(self, endpoints: Iterable[Endpoint]) -> bool:
         """Make these the pool's endpoints, at once; return whether anything changed."""
@@ -166,12 +166,12 @@ class PoolRouter:
     def apply_config(self, text: str) -> bool:
         """Take a configuration into use between two requests; blank is the default one.
 
-        A faulty one changes nothing but `config_error`, which says what and where; return whether it is used.
+        Return whether it is used. A faulty one changes only `config_error`, which names fault and path.
         """
         return self.live.apply_config(text)
 
     def apply_priorities(self, text: str) -> bool:
-        """Take a priority table (JSON) into use; a faulty one changes nothing but `priorities_error`."""
+        """Take a priority table (JSON) into use; a faulty one changes only `priorities_error`."""
         used = self.live.apply_priorities(text)
         self.scheduler.priorities = self.live.priorities
         return used
@@ -184,7 +184,7 @@ class PoolRouter:
             raise ConfigError("plugins", f"one cannot be taken into use: {error}") from error
         self._answer(self._room.use(config.scheduling.waiters))
 
-    # What it tells.
+    # Output: state.
 
     @property
     def config(self) -> PickerConfig:
@@ -193,7 +193,7 @@ class PoolRouter:
 
     @property
     def offered(self) -> Offered:
-        """Return what is said of the configuration and the priorities offered last."""
+        """Return the verdicts on the configuration and the priorities offered last."""
         return self.live.offered
 
     @property
@@ -211,7 +211,7 @@ class PoolRouter:
         return tuple(self.table.hostports[row] for row in self.table.ready_rows.tolist())
 
     def state(self) -> dict[str, Any]:
-        """Return everything that is known, as JSON values; for people, not for the hot path."""
+        """Return the whole state as JSON values, for /debug/state. Too slow for the hot path."""
         return state_page(self.scheduler, self.live)
 
     def _note_fault(self, fault: Exception) -> None:

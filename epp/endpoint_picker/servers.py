@@ -1,7 +1,7 @@
-"""The servers of a picker over a pool that is fed from elsewhere: their start and their orderly end.
+"""The servers of one picker process: their start and their drain. Discovery and scraping run elsewhere.
 
-The ext-proc port opens once the pool's endpoints are known. Until then a proxy is refused the connection and
-follows the pool's failure mode, which is better than being told that there is no endpoint.
+The ext-proc port opens once the pool's endpoints are known. Until then a proxy's connection is refused and
+the proxy follows the pool's failure mode. An open port would answer every request with 503, no endpoints.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from inference_api.offered import Offered
 from inference_api.picker_health import PickerHealth
 from lean_grpc import Server, self_signed_server
 
-#: Time between NOT_SERVING and GOAWAY, so that proxies and EndpointSlices have followed.
+#: Seconds between NOT_SERVING and GOAWAY, in which proxies and EndpointSlices stop using this picker.
 NOTICE_S: Final = 5.0
-#: Time for the last answers to go out once no exchange is open.
+#: Seconds for the last answers to be sent once no exchange is open.
 _FAREWELL_S: Final = 1.0
 _DRAIN_LOOK_S: Final = 0.1
 
@@ -43,11 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 class PoolView(Router, Protocol):
-    """What the servers need of a router beside its decisions."""
+    """The router as the servers use it: decisions, ready endpoints, state."""
 
     @property
     def decisions(self) -> Decisions:
-        """Return the newest decisions, recorded on demand."""
+        """Return the newest decisions, recorded while /debug/decisions is read."""
         ...
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -60,11 +60,11 @@ class PoolView(Router, Protocol):
 
     @property
     def offered(self) -> Offered:
-        """Return what is said of the configuration and the priorities offered last."""
+        """Return the verdicts on the configuration and the priorities offered last."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return everything that is known, as JSON values."""
+        """Return the whole state as JSON values."""
         ...
 
 
@@ -78,8 +78,8 @@ class PickerServers:
         figures: Callable[[], PoolFigures],
         endpoint_health: Callable[[], PickerHealth] = PickerHealth,
     ) -> None:
-        """Wire everything. `figures` is read for each scrape of our metrics, `endpoint_health` for each
-        question of the operator. Raises tls.CertificateError.
+        """Wire everything. `figures` is called for each GET /metrics, `endpoint_health` for each GET of
+        /debug/config, which the operator reads. Raises tls.CertificateError.
         """
         self._settings = settings
         self._pool = pool
@@ -111,7 +111,7 @@ class PickerServers:
         pool.subscribe(self._pool_changed)
 
     def pool_synced(self) -> None:
-        """Note that the pool's endpoints are known, be it that there are none. May be called again."""
+        """Note that the pool's endpoints are known, even if there are none. Further calls do nothing."""
         if not self._synced.is_set():
             self._synced.set()
             self._pool_changed()
@@ -133,8 +133,8 @@ class PickerServers:
     async def drain(self) -> None:
         """Turn unready and serve on for a while, then send GOAWAY and let the open exchanges end.
 
-        Over when there is none, or with the drain time. Discovery streams are ended, as they never end by
-        themselves; health watches stay, and are not waited for.
+        Returns when no exchange is open or the drain time is over. Discovery streams are ended here, because
+        they never end by themselves. Health watches stay open and are not waited for.
         """
         self.health.drain()
         if not self.grpc_port:
@@ -172,7 +172,7 @@ class PickerServers:
             _log.info("pool changed", extra={"ready_endpoints": len(addresses)})
 
     def _offered(self) -> Offered:
-        """Return what the operator is answered."""
+        """Return the answer of /debug/config, which the operator reads."""
         proxies = {
             "failed_handshakes": self.handshakes.recent(),
             "connected": bool(self._grpc.connections),

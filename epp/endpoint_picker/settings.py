@@ -48,9 +48,9 @@ class Settings:
     endpoints_file: Path | None
     """YAML or JSON list of endpoints, re-read when it changes; None takes them from Kubernetes."""
     kubeconfig: Path | None
-    """How to reach the API from outside of a cluster; None inside of one."""
+    """Kubeconfig file for a picker outside of a cluster; None uses the pod's ServiceAccount."""
     drain_timeout_s: float
-    """Longest service after SIGTERM, seconds; streams that are still open then are cut."""
+    """Seconds from SIGTERM to the end of the process at the latest; streams still open then are reset."""
     refresh_metrics_interval_s: float
     """Seconds between two scrapes of an endpoint, at least 0.05."""
     max_request_bytes: int

@@ -1,6 +1,6 @@
-"""The TLS of the ext-proc port: a mounted pair, followed when it is replaced, or a self-signed one.
+"""The TLS of the ext-proc port: a mounted pair, reloaded when it is replaced, or a self-signed one.
 
-Gateways do not verify a self-signed certificate; it keeps the traffic from being read on the way.
+Gateways do not verify a self-signed certificate. It encrypts the traffic and proves no identity.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Final
 
 from lean_grpc import ServerCertificate
 
-#: Seconds between two looks at the mounted pair.
+#: Seconds between two checks of the mounted files.
 LOOK_S: Final = 1.0
 
 
@@ -34,7 +34,7 @@ def mounted_pair(folder: Path) -> ServerCertificate:
 
 
 async def follow(pair: ServerCertificate) -> None:
-    """Serve new handshakes with the pair that is mounted now, until cancelled; a faulty one is not used."""
+    """Reload the mounted pair for new handshakes when it changes, until cancelled; ignore a faulty one."""
     while True:
         await asyncio.sleep(LOOK_S)
         pair.refresh()

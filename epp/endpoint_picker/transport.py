@@ -1,6 +1,6 @@
-"""How a call reaches the picker: what handlers are given, and the bounds of the port. Types and values only.
+"""The types of a gRPC handler and the limits of the ext-proc port. Types and values only.
 
-A handler is lean_grpc's; what it needs of a call is ext_proc's, so that tests can stand in for it.
+`Handler` is lean_grpc's. `Stream` is ext_proc's protocol of a call, so that tests can pass their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,10 @@ HandlerFactory = Callable[[Stream], Handler]
 #: Full method path, such as "/grpc.health.v1.Health/Check", to the factory of its handlers.
 Routes = Mapping[str, HandlerFactory]
 
-#: An ext-proc stream lives as long as its HTTP request, and an Envoy holds all of one worker on a connection.
-#: Windows are a few of Envoy's 64 KiB pieces a stream. A stream sends on at 64 KiB, with the next pieces of a
-#: body; the limits above that are only met by a handler that sends against the answer of `send`.
+#: An ext-proc stream lives as long as its HTTP request. An Envoy worker puts all its streams on one
+#: connection. The stream window holds four of Envoy's 64 KiB pieces. At 64 KiB unsent (`stream_send_low`) the
+#: handler's `writable` sends the next pieces of a body. Only a handler that goes on after `send` returned
+#: False reaches the two send limits.
 LIMITS: Final = Limits(
     max_concurrent_streams=20_000,
     max_connections=4_096,

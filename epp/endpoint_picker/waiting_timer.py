@@ -1,4 +1,4 @@
-"""Calls a router's `advance` when something that waits is due: one timer of the event loop, re-armed."""
+"""Calls a router's `advance` when a waiting decision is due, from one timer of the event loop."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from endpoint_picker.routing import PoolRouter
 
 
 class WaitingTimer:
-    """Drives the waiting decisions of one router, whose clock must be the loop's or run alongside it."""
+    """Calls `advance` of one router. The router's clock must run at the event loop's rate."""
 
     __slots__ = ("_due", "_handle", "_loop", "_router")
 
@@ -18,17 +18,17 @@ class WaitingTimer:
         router.wake_at = self.arm
 
     def arm(self, due: float) -> None:
-        """Have the router advanced at `due`, seconds of its clock, unless that happens earlier anyway."""
+        """Call `advance` at `due`, in seconds of the router's clock, unless the timer is set for earlier."""
         if self._handle is not None:
             if self._due <= due:
                 return
             self._handle.cancel()
         self._due = due
-        # Not at once, even when it is due: `Router.decide` must return before `resume` is called.
+        # Never call `advance` here, even if it is due: `Router.decide` must return before `resume` is called.
         self._handle = self._loop.call_later(max(0.0, due - self._router.pool.clock()), self._fire)
 
     def close(self) -> None:
-        """Stop; what waits stays as it is."""
+        """Stop the timer; waiting decisions are not answered."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

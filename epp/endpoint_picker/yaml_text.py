@@ -1,4 +1,4 @@
-"""Reads YAML that a user wrote: its size is bounded, and every fault in it is a ConfigError. Pure."""
+"""Reads YAML that a user wrote, of bounded size; every fault in it is a ConfigError. Pure."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ import yaml
 
 from endpoint_picker.config_errors import ConfigError
 
-#: A ConfigMap holds no more than this.
+#: Longest text: a ConfigMap holds at most 1 MiB.
 MAX_BYTES: Final = 1 << 20
 
 _PART: Final = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
@@ -19,7 +19,7 @@ def load(text: str) -> object:
         raise ConfigError("", f"longer than {MAX_BYTES} bytes")
     try:
         return yaml.safe_load(text)
-    except Exception as error:  # tags whose values do not fit raise whatever their constructor meets
+    except Exception as error:  # PyYAML's constructors raise ValueError and others on a bad value
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
         raise ConfigError("", f"not YAML{where}: {getattr(error, 'problem', None) or 'malformed'}") from error

@@ -1,1 +1,1 @@
-"""The Kubernetes client side that the operator and the picker share: access, list-watch, facts of pods."""
+"""The Kubernetes client code that operator and picker share: access, list-watch, reading of pods."""

@@ -1,6 +1,6 @@
-"""Where the API server is and how to be let in: the pod's ServiceAccount, or a kubeconfig file.
+"""The API server's address and the credentials for it, from the pod's ServiceAccount or a kubeconfig file.
 
-TLS certificates are always verified: a kubeconfig that asks for less is refused.
+TLS certificates are always verified: a kubeconfig with insecure-skip-tls-verify is refused.
 """
 
 import base64
@@ -17,13 +17,13 @@ import yaml
 from cluster_client.errors import ApiError
 from cluster_client.memory_file import memory_file
 
-#: Where a pod's ServiceAccount is mounted.
+#: Mount path of a pod's ServiceAccount.
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """One API server and who asks it."""
+    """The address of one API server, and the credentials for it."""
 
     server: str
     """URL without a path."""
@@ -42,9 +42,10 @@ class ApiAccess:
         *,
         otherwise: str = "name a kubeconfig file",
     ) -> Self:
-        """Return the access that Kubernetes gives to every pod.
+        """Return the access of the pod's ServiceAccount.
 
-        Raises ApiError outside of a cluster; `otherwise` ends its message with what a user can do there.
+        Raises ApiError outside of a cluster or without a token. `otherwise` ends the first message with what
+        a user can do.
         """
         host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
@@ -69,12 +70,12 @@ class ApiAccess:
             secure = server.startswith("https:")
             _refuse(path, cluster, user, secure=secure)
             tls = _client_tls(cluster, user, path.parent) if secure else None
-            # Like kubectl: relative to the kubeconfig file.
+            # Relative to the kubeconfig file, as kubectl reads it.
             token_file = path.parent / str(user["tokenFile"]) if "tokenFile" in user else None
             return cls(server=server, tls=tls, token_file=token_file, token=str(user.get("token", "")))
         except ApiError:
             raise
-        except Exception as error:  # a file of any content meets many kinds of errors on this way
+        except Exception as error:  # arbitrary content raises KeyError, TypeError, YAMLError and others
             msg = f"{path}: no usable current context ({type(error).__name__})"
             raise ApiError(0, msg) from error
 
@@ -123,6 +124,6 @@ def _material(section: Mapping[str, Any], name: str, beside: Path) -> bytes | No
         material = (beside / str(path)).read_bytes()
     else:
         return None
-    if not material:  # an empty authority would mean those of the system
+    if not material:  # ssl would trust the system's authorities instead of an empty one
         raise ValueError(name)
     return material

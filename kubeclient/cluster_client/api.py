@@ -1,4 +1,4 @@
-"""Reads from a Kubernetes API server over aiohttp: pages of lists, and watch events. It decides nothing."""
+"""Reads pages of lists and watch events from a Kubernetes API server over aiohttp. It retries nothing."""
 
 import asyncio
 import json
@@ -13,13 +13,13 @@ from cluster_client.errors import ApiError, ApiSilent, ApiUnavailable
 from cluster_client.lines import Lines, LineTooLong
 from cluster_client.objects import Object, mapping
 
-#: How long the connection and the head of the answer to a watch may take, seconds. A server sends it at once.
+#: Seconds for connecting and for the head of the answer to a watch, which a server sends at once.
 ANSWER_TIMEOUT_S: Final = 10.0
-#: How long a page of a list may take as a whole, seconds.
+#: Seconds for a whole page of a list.
 PAGE_TIMEOUT_S: Final = 30.0
-#: Silence after which a watch is taken for dead: bookmarks come about once a minute. Seconds.
+#: Seconds of silence after which a watch counts as dead: bookmarks come about once a minute.
 WATCH_SILENCE_S: Final = 90.0
-#: How much longer than the server was asked for a watch may live, seconds.
+#: Seconds that a watch may last beyond its `timeoutSeconds`.
 WATCH_SLACK_S: Final = 30.0
 #: Longest single watch event or list page, bytes.
 MAX_OBJECT_BYTES: Final = 16 << 20
@@ -27,7 +27,7 @@ _MAX_REFUSAL_BYTES: Final = 65_536
 
 
 class KubernetesApi:
-    """A client, to be closed. Its reads raise ApiError and ApiUnavailable, and nothing else."""
+    """A client; call `close` at the end. Its reads raise only ApiError and ApiUnavailable."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class KubernetesApi:
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
-            # Transports that were aborted give their sockets back in the loop's next turn.
+            # Aborted transports close their sockets in the event loop's next turn.
             await asyncio.sleep(0)
 
     async def page(self, path: str, query: Mapping[str, str]) -> Object:
@@ -67,7 +67,7 @@ class KubernetesApi:
     async def watch(self, path: str, query: Mapping[str, str], seconds: int) -> AsyncGenerator[Object, None]:
         """Yield watch events, bookmarks included, until the server ends the watch after about `seconds`.
 
-        An ERROR event is raised as ApiError; a watch without a sign of life as ApiSilent.
+        An ERROR event is raised as ApiError, WATCH_SILENCE_S without data as ApiSilent.
         """
         query = {**query, "watch": "true", "timeoutSeconds": str(seconds)}
         limits = aiohttp.ClientTimeout(
@@ -87,7 +87,7 @@ class KubernetesApi:
     async def _get(
         self, path: str, query: Mapping[str, str], limits: aiohttp.ClientTimeout, answer_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a GET; enter with the head of a good answer. Raises ApiError, ApiUnavailable, ApiSilent."""
+        """Send a GET; enter with the head of a 200 answer. Raises ApiError, ApiUnavailable, ApiSilent."""
         if self._session is None:
             tls = self._access.tls if self._access.tls is not None else True
             self._session = aiohttp.ClientSession(
@@ -133,7 +133,7 @@ async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
 
 
 def _retry_after_s(text: str) -> float:
-    """Read the header in its form of seconds, the only one that Kubernetes sends; 0 for anything else."""
+    """Return the header's seconds; 0 for any other form, which Kubernetes does not send."""
     return float(text) if text.isascii() and text.isdigit() and len(text) <= 6 else 0.0
 
 

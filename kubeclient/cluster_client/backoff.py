@@ -1,12 +1,12 @@
-"""How long to wait before the next attempt. Pure: the randomness is passed in."""
+"""The pause before the next attempt. Pure: the randomness is passed in."""
 
 from collections.abc import Callable
 from typing import Final
 
-#: The first pause, and the longest: what is asked for again is back this soon after an outage. Seconds.
+#: First and longest pause, in seconds. The longest bounds the time from an outage's end to the next attempt.
 FIRST_S: Final = 0.2
 LONGEST_S: Final = 5.0
-#: The longest that a server may ask to be left alone, seconds.
+#: Longest Retry-After that is respected, in seconds.
 LONGEST_ASKED_S: Final = 30.0
 
 
@@ -21,13 +21,13 @@ class Backoff:
         self._pause = FIRST_S
 
     def next_s(self, asked_s: float = 0.0) -> float:
-        """Return the next pause, in seconds; at least what the server asked for, within LONGEST_ASKED_S."""
+        """Return the next pause, in seconds; at least `asked_s`, of which at most LONGEST_ASKED_S counts."""
         pause = self._uniform(self._pause / 2, self._pause)
         self._pause = min(2 * self._pause, LONGEST_S)
-        # Upwards only, so that many clients that were asked for the same pause do not come back together.
+        # Add up to a quarter: clients that got the same Retry-After must not come back at the same time.
         asked = min(asked_s, LONGEST_ASKED_S)
         return max(pause, self._uniform(asked, 1.25 * asked)) if asked > 0 else pause
 
     def reset(self) -> None:
-        """Begin again with the first pause."""
+        """Make FIRST_S the next pause."""
         self._pause = FIRST_S

@@ -1,4 +1,4 @@
-"""The objects of one collection as lists and watch events tell them. Pure bookkeeping."""
+"""The objects of one collection, kept from its lists and watch events. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from cluster_client.objects import ObjectKey
 T = TypeVar("T")
 
 #: Statuses of a refused watch after which only a new list helps: the version is malformed (400), the kind was
-#: not served meanwhile (404), the version is too old (410), or it is from before a restored backup (504).
+#: not served for a while (404), the version is too old (410), or newer than a restored backup (504).
 _LIST_AGAIN: Final = frozenset({400, 404, 410, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """One object that appeared (`before` is None), changed, or went (`after` is None)."""
+    """One object that appeared (`before` is None), changed, or disappeared (`after` is None)."""
 
     key: ObjectKey
     before: T | None
@@ -23,7 +23,7 @@ class Change(Generic[T]):
 
 
 class Collection(Generic[T]):
-    """What is known; values that compare equal are no change."""
+    """The known objects. A value equal to the known one is no change."""
 
     __slots__ = ("objects",)
 
@@ -31,14 +31,14 @@ class Collection(Generic[T]):
         self.objects: dict[ObjectKey, T] = dict(known or {})
 
     def replace(self, found: dict[ObjectKey, T]) -> list[Change[T]]:
-        """Hold exactly this list: what it lacks was deleted while nobody watched."""
+        """Hold exactly this list; objects that it lacks were deleted since the last event."""
         old, self.objects = self.objects, found
         changes = [Change(key, value, None) for key, value in old.items() if key not in found]
         changes += [Change(key, old.get(key), value) for key, value in found.items() if old.get(key) != value]
         return changes
 
     def put(self, key: ObjectKey, value: T | None) -> list[Change[T]]:
-        """Hold this value of the object, or nothing of it."""
+        """Hold this value of the object; None removes it."""
         before = self.objects.get(key)
         if value is None:
             self.objects.pop(key, None)
@@ -48,5 +48,5 @@ class Collection(Generic[T]):
 
 
 def lists_again(status: int) -> bool:
-    """Return whether a watch that was refused with this status has to begin with a list."""
+    """Return whether a new list is needed after a watch was refused with this status."""
     return status in _LIST_AGAIN

@@ -27,5 +27,5 @@ def parse_duration(text: str) -> float:
 
 
 def seconds(value: object) -> object:
-    """Return a text's duration in seconds, and anything else as it is: for a validator. Raises ValueError."""
+    """Return a text's duration in seconds, any other value unchanged, for a validator. Raises ValueError."""
     return parse_duration(value) if isinstance(value, str) else value

@@ -1,8 +1,8 @@
-"""How a read of the API server fails. Pure.
+"""The errors of a read of the API server. Pure.
 
 ApiError            the API server refused, or cannot be used
 ApiUnavailable      no answer came, or it broke off
-    ApiSilent       a watch brought nothing for longer than a living one would
+    ApiSilent       a time limit passed: for the answer, for a page, or for silence on a watch
 """
 
 
@@ -13,7 +13,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
-        """How long the server asks to be left alone, in seconds; 0 when it does not ask."""
+        """Seconds of Retry-After; 0 without one."""
 
 
 class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not a fault of the caller
@@ -21,4 +21,4 @@ class ApiUnavailable(Exception):  # noqa: N818 - a state of the world, not a fau
 
 
 class ApiSilent(ApiUnavailable):
-    """A watch brought neither event nor bookmark in the time in which a living one brings a bookmark."""
+    """A time limit of `api.py` passed: for an answer, for a page, or for silence on a watch."""

@@ -8,19 +8,19 @@ class LineTooLong(ValueError):  # noqa: N818 - a condition of the stream
 
 
 class Lines:
-    """One stream. What follows the last line break is held until the rest of its line comes."""
+    """Lines of one stream. Bytes after the last line break are held until the rest of their line comes."""
 
     __slots__ = ("_held", "_limit")
 
     def __init__(self, limit: int) -> None:
-        """`limit` bounds a line, and so what is held, in bytes."""
+        """`limit` is the longest line, in bytes; it also bounds the bytes held."""
         self._limit = limit
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Yield the lines that end in this piece, without their breaks; empty lines are left out.
 
-        The cost is that of the piece, however long the line is that it continues. Raises LineTooLong, after
+        The cost grows with the piece, not with the line that it continues. Raises LineTooLong after yielding
         the lines before the long one.
         """
         first, *others = piece.split(b"\n")

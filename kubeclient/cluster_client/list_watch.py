@@ -1,17 +1,17 @@
-"""Follows one collection of the API server for ever: list, then watch, and list again when it must.
+"""Follows one collection of the API server for ever: lists, watches, and lists again after some errors.
 
-What it guarantees:
+Guarantees:
 
-- What is known is never emptied by a failure: it stays until a list or an event replaces it.
-- A list replaces what was known, so that an object deleted while nobody watched does not stay. It is read in
+- A failure removes no object: each stays until a list or an event replaces it.
+- A list replaces all objects, so that one deleted between two watches does not stay. It is read in
   pages of PAGE_SIZE objects, at most MAX_PAGES of them, and each object is reduced before the next page is
   asked for.
-- A watch ends on the server's side after about WATCH_S seconds, on this side a little later, and at once when
-  it is silent for longer than a server that sends bookmarks would be (`api.py` has the three times).
-- A watch that ended or was cut goes on at the last version seen. After 400, 404, 410, 504 and silence the
-  collection is listed again.
-- Attempts are spaced by a back-off with jitter of at most `backoff.LONGEST_S`, or by what Retry-After asks.
-  It begins anew only when a watch has brought something and has lived for STEADY_S.
+- The server ends a watch after about WATCH_S seconds. The client ends it WATCH_SLACK_S later, or after
+  WATCH_SILENCE_S without event or bookmark (`api.py` has both).
+- After a watch ended or was cut, the next one starts at the last version seen. After 400, 404, 410, 504 and
+  silence the collection is listed again.
+- Pauses between attempts are a back-off with jitter, at most `backoff.LONGEST_S`, or Retry-After. The
+  back-off is reset only after a watch has brought an event or bookmark and has lasted for STEADY_S.
 - An object that `reduce` cannot read counts as absent; the others are followed.
 - Faults are logged at a bounded rate. Cancelling `run` ends it at its next turn.
 """
@@ -34,18 +34,18 @@ _LOG: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Objects a list page: reading one does not hold the loop for long.
+#: Objects of a list page, so few that reading one does not block the event loop for long.
 PAGE_SIZE: Final = 250
-#: Pages of one list: more is taken for a server that never ends a list.
+#: Most pages of one list: a server at fault may never end one.
 MAX_PAGES: Final = 2000
-#: How long the server is asked to keep a watch open, seconds; each watch draws 80 to 100 % of it.
+#: `timeoutSeconds` of a watch; each watch draws 80 to 100 % of it at random.
 WATCH_S: Final = 300
-#: A watch that has lived for so long has worked; a shorter one may be the next failure. Seconds.
+#: Seconds after which a watch counts as working and resets the back-off.
 STEADY_S: Final = 5.0
 
 
 class Source(Protocol):
-    """The two reads that are needed, as KubernetesApi has them."""
+    """The two reads of `KubernetesApi` that a list-watch needs."""
 
     async def page(self, path: str, query: Mapping[str, str]) -> Object:
         """Return one page of a list. Raises ApiError, ApiUnavailable."""
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class ListWatch(Generic[T]):
-    """The objects of a collection, each reduced to what `reduce` keeps of it. Start `run` as a task."""
+    """The objects of a collection, each as the value that `reduce` returns. Start `run` as a task."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class ListWatch(Generic[T]):
     ) -> None:
         """`selector` holds fieldSelector and labelSelector; an object that reduces to None is not held.
 
-        `changed` is called once after each list, with all that differs, perhaps nothing, and once after each
-        event that makes a difference. `known` stands for the objects until the first list is complete.
+        `changed` is called once after each list, with all changes, perhaps none, and once after each event
+        that changes an object. `objects` is `known` until the first list is complete.
         """
         self._source = source
         self._path = path
@@ -86,7 +86,7 @@ class ListWatch(Generic[T]):
         self._lines = SparseLog()
         self._faults = SparseLog()
         self._version = ""
-        """Where the next watch begins; "" asks for a list first."""
+        """Resource version at which the next watch begins; "" asks for a list first."""
         self._moved = False
         """Whether the watch under way has brought anything."""
         self.synced = False
@@ -96,7 +96,7 @@ class ListWatch(Generic[T]):
 
     @property
     def objects(self) -> Mapping[ObjectKey, T]:
-        """Return what is known, by (namespace, name). A list replaces the mapping, an event changes it."""
+        """Return the objects by (namespace, name). A list replaces the mapping, an event changes it."""
         return self._collection.objects
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class ListWatch(Generic[T]):
             except ApiUnavailable as error:
                 self._fault(str(error), logging.WARNING)
             except Exception as error:
-                # `changed` or this class has a fault: begin anew rather than leave the collection unwatched.
+                # `changed` or this class has a fault. Begin anew: without `run` the objects would grow stale.
                 self._version = ""
                 self._internal_fault(error)
             if self._moved and self._clock() - began >= STEADY_S:
@@ -125,7 +125,7 @@ class ListWatch(Generic[T]):
             await asyncio.sleep(self._backoff.next_s(asked_s))
 
     async def _list(self) -> str:
-        """Replace the objects; return the resource version that they are of."""
+        """Replace the objects; return the list's resource version."""
         found: dict[ObjectKey, T] = {}
         query = {**self._selector, "limit": str(PAGE_SIZE)}
         for _ in range(MAX_PAGES):
@@ -149,7 +149,7 @@ class ListWatch(Generic[T]):
         """Take events until the server ends the watch."""
         query = {**self._selector, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
         seconds = int(WATCH_S * self._rng.uniform(0.8, 1.0))
-        # Close the iterator here: left to the garbage collector it would keep its connection until then.
+        # Close the iterator here: the garbage collector would keep its connection open until it runs.
         async with aclosing(self._source.watch(self._path, query, seconds)) as events:
             async for event in events:
                 self._well()
@@ -173,7 +173,7 @@ class ListWatch(Generic[T]):
     def _read(self, item: Object) -> T | None:
         try:
             return self._reduce(item)
-        except Exception as error:  # the object may be of a shape that nobody thought of
+        except Exception as error:  # `reduce` may raise anything on an object of an unexpected shape
             self._log_fault(f"an object cannot be read: {type(error).__name__}", error)
             return None
 

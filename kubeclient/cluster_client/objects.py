@@ -1,4 +1,4 @@
-"""Reading Kubernetes objects in their JSON form, whatever they hold. Pure; nothing here raises."""
+"""Reads Kubernetes objects in their JSON form, of any content. Pure; nothing here raises."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias

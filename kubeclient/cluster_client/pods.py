@@ -1,7 +1,7 @@
-"""What a pod is to an InferencePool: ready or not, where, on which ports. Pure.
+"""Readiness, address and ports of a pod, as an InferencePool sees it. Pure.
 
-Operator and picker both decide by this module, so that the operator counts the endpoints that the picker
-uses. A pod that is malformed is not ready; nothing here raises over one.
+Operator and picker both use this module, so that the operator counts the endpoints that the picker uses. A
+malformed pod is not ready; nothing here raises over one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,14 +19,14 @@ _PORT_DIGITS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the endpoints of a pool depend on. Two pods that are equal give equal endpoints."""
+    """The facts of a pod that its endpoints depend on. Equal pods give equal endpoints."""
 
     name: str
     namespace: str
     address: str
     """An IP address in its canonical spelling; "" until the pod has one."""
     ready: bool
-    """The Ready condition is True, and the pod is neither being deleted nor at its end."""
+    """The Ready condition is True, and the pod is neither being deleted nor ended."""
     ended: bool
     """The phase is Succeeded or Failed: no container will run again."""
     labels: Mapping[str, str]
@@ -42,7 +42,7 @@ class Pod:
 
 
 def pod_of(manifest: Object) -> Pod:
-    """Return what matters of a pod."""
+    """Return the facts of a pod's manifest."""
     metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
     namespace, name = key_of(manifest)
     annotations = strings(metadata.get("annotations"))
@@ -69,8 +69,8 @@ def has_ready_condition(manifest: Object) -> bool:
 def served_ports(active_ports: str | None, ports: Iterable[int]) -> frozenset[int]:
     """Return those of a pool's target ports that a pod with this annotation serves.
 
-    Without the annotation it serves all; with an empty one, none. Words of it that are no port of the pool
-    are ignored.
+    Without the annotation (None) the pod serves all; with an empty one, none. Words that are no port of the
+    pool are ignored.
     """
     if active_ports is None:
         return frozenset(ports)
@@ -80,10 +80,10 @@ def served_ports(active_ports: str | None, ports: Iterable[int]) -> frozenset[in
 
 
 def ip_literal(text: str) -> str:
-    """Return an address as it is written into headers and requests.
+    """Return an address in its canonical spelling, for headers and requests.
 
-    Raises ValueError: the text is no IP address, or has a zone, which may be any text and means another
-    thing to each host.
+    Raises ValueError when the text is no IP address, or has a zone: a zone may be any text, and its meaning
+    differs between hosts.
     """
     if "%" in text:
         raise ValueError("an address without a zone is needed")

@@ -1,4 +1,4 @@
-"""Label selectors of equality, as InferencePools and Services have them. Pure."""
+"""Equality-based label selectors, as InferencePools and Services have them. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,9 +1,9 @@
-"""Which lines about one watched collection are worth writing. Pure: the time is passed in."""
+"""Bounds the log lines about one watched collection. Pure: the time is passed in."""
 
 from math import inf
 from typing import Final
 
-#: Seconds between two faults that are written; those between are counted.
+#: Seconds between two logged faults; faults in between are counted.
 INTERVAL_S: Final = 30.0
 
 
@@ -29,6 +29,6 @@ class SparseLog:
         return line
 
     def recovered(self) -> bool:
-        """Return whether to write that all is well: only after a fault that was written."""
+        """Return whether to log a recovery: only after a logged fault."""
         was, self._written = bool(self._written), ""
         return was

@@ -1,4 +1,4 @@
-"""From the text of an EndpointPickerConfig to a frozen configuration. Whatever can fail, fails here."""
+"""Builds a frozen configuration from the text of an EndpointPickerConfig. All its faults show here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -44,7 +44,7 @@ from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
-#: Gates that may be named, with the one value that this version acts by.
+#: Known feature gates, each with the only value that this version supports.
 _GATES: Final[Mapping[str, bool]] = {"flowControl": False, "haPopulateNonLeaderDatastore": True}
 
 _P = TypeVar("_P", bound=Plugin)
@@ -83,7 +83,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
     faults.raise_any()
     others = [each for each in listed.values() if not isinstance(each, Producer)]
     attached = _distinct([*others, *providers.values(), detector, handler])
-    # A producer whose outputs are not consumed does not run, so that it has nothing to follow.
+    # A producer whose outputs are not consumed does not run, so its follower methods are left out, too.
     idle = {id(each) for each in providers.values()} - {id(each) for each in running}
     following = [each for each in attached if isinstance(each, Follower) and id(each) not in idle]
     scheduling = Scheduling(
@@ -151,7 +151,7 @@ def _check_profiles(specs: Sequence[ProfileSpec], handler: ProfileHandler, liste
         if name in names[:index]:
             raise ConfigError(f"schedulingProfiles[{index}].name", f'two profiles are named "{name}"')
     if listed.broken:
-        return  # the handler may be among them
+        return  # the handler may be one of the plugins that could not be made
     fault = handler.fault_of(names)
     if fault:
         raise ConfigError("schedulingProfiles", f"{fault}; add a handler that runs them, or keep one")
@@ -164,13 +164,13 @@ def _idle_producers(listed: "Instances", running: Sequence[Producer]) -> Iterabl
 
 
 class Instances(dict[str, Plugin]):
-    """The listed plugins by name, in order; which are used, and which could not be made."""
+    """The listed plugins by name, in order; notes the used ones and those that could not be made."""
 
     def __init__(self, specs: Sequence[PluginSpec], registry: Registry, faults: Faults) -> None:
         super().__init__()
         self.broken: set[str] = set()
         self.used: set[str] = set()
-        """Names of plugins that some part of the configuration refers to, or that act by being listed."""
+        """Names of plugins that the configuration refers to, or that take effect by being listed."""
         self.warnings: list[str] = []
         self.params: dict[str, PluginParams] = {}
         self._places: dict[str, int] = {}
@@ -206,7 +206,7 @@ class Instances(dict[str, Plugin]):
         return f"plugins[{self._places[name]}]"
 
     def first(self, kind: type[_P]) -> _P:
-        """Return the first instance of the class, and note it as used; else one with its defaults."""
+        """Return the first listed instance of the class and note it as used; without one, make a default."""
         for name, each in self.items():
             if isinstance(each, kind):
                 self.used.add(name)
@@ -214,7 +214,7 @@ class Instances(dict[str, Plugin]):
         return kind(kind.params_type())
 
     def note_unused(self, faults: Faults) -> None:
-        """Note a fault for each plugin that would do nothing. An idle producer is no fault."""
+        """Note a fault for each plugin that would do nothing. An idle producer is only a warning."""
         for name, each in self.items():
             with faults.noted():
                 if name not in self.used and isinstance(each, _USED_BY_REFERENCE):
@@ -234,7 +234,7 @@ _USED_BY_REFERENCE: Final = (
 
 
 def _providers(listed: Mapping[str, Plugin]) -> dict[str, Producer]:
-    """Return who makes each output: the first producer listed, else the default one that there is for it."""
+    """Return the producer of each output: the first one listed. PREFIX_MATCH has a default producer."""
     providers: dict[str, Producer] = {}
     for plugin in listed.values():
         if isinstance(plugin, Producer):
@@ -302,7 +302,7 @@ def _add_producers(
     producers: list[Producer],
     above: tuple[Plugin, ...] = (),
 ) -> None:
-    """Add what makes the consumer's inputs to `producers`, each after those that it consumes from itself."""
+    """Add the producers of the consumer's inputs, each after the producers that it consumes from."""
     for wanted in sorted(consumer.consumes):
         producer = providers.get(wanted)
         if producer is None:

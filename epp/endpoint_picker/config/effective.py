@@ -1,4 +1,4 @@
-"""A configuration with its defaults filled in and the added plugins listed, as a configuration. Pure."""
+"""Writes a configuration with its defaults filled in and the added plugins listed. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from endpoint_picker.scheduling.scheduler import Scheduling
 
 
 class Effective:
-    """Names the plugins of a configuration, and lists those that were added to it."""
+    """Names the plugins of a configuration, and lists the ones that `build` added."""
 
     def __init__(self, listed: Mapping[str, Plugin], params: Mapping[str, PluginParams]) -> None:
         self._names = {id(plugin): name for name, plugin in listed.items()}
@@ -18,13 +18,13 @@ class Effective:
         self._plugins = [_entry(name, type(listed[name]), params[name]) for name in listed]
 
     def name(self, plugin: Plugin) -> str:
-        """Return the plugin's name; one that is not listed is added with its defaults."""
+        """Return the plugin's name; add a plugin that is not listed, with its defaults."""
         if id(plugin) not in self._names:
             self._names[id(plugin)] = self._added(type(plugin))
         return self._names[id(plugin)]
 
     def name_of_first(self, kind: type[Plugin]) -> str:
-        """Return the name of the first listed plugin of the class; it is added when there is none."""
+        """Return the name of the first listed plugin of the class; without one, add a default."""
         found = next((name for name, each in self._listed.items() if isinstance(each, kind)), None)
         return found or self._added(kind)
 
@@ -44,7 +44,7 @@ class Effective:
         *,
         scrape: bool,
     ) -> dict[str, Any]:
-        """Return the configuration."""
+        """Return the configuration as plain values, ready for YAML."""
         self.name(scheduling.handler)
         for each in producers:
             self.name(each)

@@ -1,4 +1,4 @@
-"""The texts offered to a running picker: which are in use, and what is wrong with the others. Pure."""
+"""The texts offered to a running picker: the last good ones, and the faults of the last ones. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -12,12 +12,12 @@ from endpoint_picker.config_errors import ConfigError, from_validation
 from inference_api.offered import Offered, OfferedText
 from inference_api.priority_table import PriorityTable
 
-#: Format of the priority table that this version reads.
+#: Newest format of the priority table that this version reads.
 PRIORITY_TABLE_VERSION: Final = 1
 
 
 class LiveConfig:
-    """The last good configuration and priorities. A faulty text changes nothing but what is said of it."""
+    """The last good configuration and priorities. A faulty text changes only `offered`."""
 
     __slots__ = (
         "_registry",
@@ -31,7 +31,7 @@ class LiveConfig:
     )
 
     def __init__(self, registry: Registry, use: Callable[[PickerConfig], None]) -> None:
-        """Begin with the default configuration; `use` takes each one that replaces it."""
+        """Begin with the default configuration; `use` is called with each later one, and may refuse it."""
         self._registry = registry
         self._use = use
         self._text = ""
@@ -40,7 +40,7 @@ class LiveConfig:
         self.priorities: Mapping[str, int] = {}
         """Objective name to priority, in use."""
         self.offered = Offered()
-        """The configuration and the priorities offered last, and what is wrong with them."""
+        """The verdicts on the configuration and the priorities offered last."""
         self.config_loads = 0
         """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
@@ -75,7 +75,7 @@ class LiveConfig:
 
 
 def _priority_table(text: str) -> tuple[PriorityTable, str]:
-    """Return the table and ""; an empty one and what is wrong with the text."""
+    """Return the table and ""; for a faulty text an empty table and the fault."""
     try:
         table = PriorityTable.model_validate_json(text) if text.strip() else PriorityTable()
     except ValidationError as error:

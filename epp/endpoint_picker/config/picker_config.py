@@ -1,4 +1,4 @@
-"""What a configuration comes to: the values that the parts of a picker take from it."""
+"""The values that the parts of a picker take from a configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from endpoint_picker.scheduling.scheduler import Scheduling
 
 @dataclass(frozen=True, slots=True)
 class PickerConfig:
-    """A configuration that works."""
+    """A configuration without faults, built."""
 
     scheduling: Scheduling
     scrape: ScrapePlan | None
-    """None: no metrics are read, the ledger alone balances."""
+    """None: no metrics are read; scorers use the ledger."""
     warnings: tuple[str, ...] = ()
     """Deprecated names that were used, and producers that do not run."""
     effective: Mapping[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from endpoint_picker.scheduling.plugin import Plugin
 
 GROUP: Final = "headroom.epp.plugins"
 
-#: Types that were renamed: still read, with a warning.
+#: Old names of types, still accepted with a warning.
 RENAMED: Final[Mapping[str, str]] = {"by-label-selector": "label-selector-filter"}
 
 
@@ -33,20 +33,20 @@ class Registry:
         return sorted(self._loaders)
 
     def find(self, type_name: str, path: str) -> type[Plugin]:
-        """Return the class. Raises ConfigError with the closest types when there is none or it is broken."""
+        """Return the class. Raises ConfigError for an unknown type, naming close ones, or a broken class."""
         loader = self._loaders.get(RENAMED.get(type_name, type_name))
         if loader is None:
             raise ConfigError(path, f'unknown plugin type "{type_name}"; {self._instead_of(type_name)}')
         try:
             found = loader()
-        except Exception as error:  # a module that is imported may raise anything
+        except Exception as error:  # the import of a third-party module raises anything
             raise ConfigError(path, f'plugin type "{type_name}" cannot be loaded: {error}') from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(path, f'plugin type "{type_name}" is not a subclass of {Plugin.__qualname__}')
         return found
 
     def _instead_of(self, type_name: str) -> str:
-        """Return the closest known types, few enough for a condition's message; all where none is close."""
+        """Return at most three close types, which fit a condition's message; all when none is close."""
         longer = [each for each in self.types if type_name and each.startswith(type_name)]
         close = longer[:3] or get_close_matches(type_name, self.types, n=3)
         if not close:

@@ -1,6 +1,6 @@
 """The shape of an EndpointPickerConfig: strict, so that a misspelt key is an error and not a silent default.
 
-Sections that this version does not act on are not in the shape, and so are refused with their path.
+Sections that this version does not act on are not in the shape, so they are refused with their path.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -28,7 +28,7 @@ class PluginSpec(Section):
 
     type: Name
     name: Name | None = None
-    """What pluginRef refers to; the type when absent."""
+    """Name for pluginRef; the type when absent."""
     parameters: dict[str, Any] | None = None
 
 
@@ -53,16 +53,16 @@ class ProfileSpec(Section):
 
 
 class SourceSpec(PluginRef):
-    """A data source and what reads it."""
+    """A data source and its extractors."""
 
     extractors: tuple[PluginRef, ...] = ()
 
 
 class DataLayerSpec(Section):
-    """Where signals of endpoints come from."""
+    """The sources of the endpoints' metrics."""
 
     inject_defaults: bool = True
-    """Adds the metrics source and its extractor when none is listed; false and none listed: no scraping."""
+    """Add the metrics source and its extractor when no source is listed. False and no source: no scraping."""
     sources: tuple[SourceSpec, ...] = ()
 
 

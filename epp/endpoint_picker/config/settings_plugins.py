@@ -1,4 +1,4 @@
-"""Plugins that only carry settings for parts that are built in. They do nothing themselves."""
+"""Plugins that only carry settings of built-in parts; `build` reads their parameters."""
 
 import re
 from collections.abc import Mapping

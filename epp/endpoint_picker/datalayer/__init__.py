@@ -1,1 +1,1 @@
-"""What is known of the endpoints: discovery, scraping, ledger, prefix index, in columns."""
+"""Facts about endpoints, in columns: discovery, scraping, in-flight ledger, prefix index."""

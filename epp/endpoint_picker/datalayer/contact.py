@@ -1,4 +1,4 @@
-"""How endpoints answer the scraper, and what that says of the pool's ports. It does no I/O."""
+"""How endpoints answer the scraper, and what follows for the pool's ports. It does no I/O."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -10,16 +10,16 @@ from endpoint_picker.datalayer.metrics_page import Signal
 from endpoint_picker.datalayer.table import EndpointTable
 from inference_api.picker_health import MOST_PORTS, PickerHealth, PortHealth
 
-#: Failures in a row from which an endpoint's contact is what the last one says: a single late scrape says
-#: nothing of a server.
+#: Failures in a row after which the last one sets an endpoint's contact. A single late scrape does not mean
+#: that the server is at fault.
 FAILURES_TO_TELL: Final = 3
 
 
 class Contact(IntEnum):
-    """What comes of asking an endpoint for its metrics."""
+    """The result of asking an endpoint for its metrics."""
 
     UNKNOWN = 0
-    """Not asked yet, or not often enough."""
+    """Not scraped yet, or fewer than `FAILURES_TO_TELL` failures and no success."""
     ANSWERS = 1
     """A metrics page with the expected series."""
     WITHOUT_METRICS = 2
@@ -29,7 +29,7 @@ class Contact(IntEnum):
     UNREACHABLE = 4
     """No connection, for another reason than that it was refused."""
     REFUSED = 5
-    """Connection refused: nobody listens on the port."""
+    """Connection refused: no process listens on the port."""
 
     @property
     def label(self) -> str:
@@ -38,7 +38,7 @@ class Contact(IntEnum):
 
 
 def count_contacts(table: EndpointTable) -> Iterator[tuple[int, Contact, int]]:
-    """Yield (port, contact, endpoints) of the ready endpoints, ports in ascending order, without zeros."""
+    """Yield (port, contact, number of ready endpoints), ports in ascending order, without zeros."""
     ports = np.array([_port(table, row) for row in table.ready_rows.tolist()], dtype=np.int64)
     contacts = table.contact[table.ready_rows]
     for port in np.unique(ports).tolist():
@@ -49,7 +49,7 @@ def count_contacts(table: EndpointTable) -> Iterator[tuple[int, Contact, int]]:
 
 
 def count_missing(table: EndpointTable) -> Iterator[tuple[Signal, int, int]]:
-    """Yield (signal, endpoints without it, endpoints) of the ready endpoints that answer, without zeros.
+    """Yield (signal, endpoints that lack it, endpoints) of the ready endpoints that answer, without zeros.
 
     An endpoint counts for a signal when its engine is configured to show it and its last page lacked it.
     """
@@ -66,13 +66,13 @@ def nowhere_found(table: EndpointTable) -> tuple[str, ...]:
 
 
 def endpoint_health(table: EndpointTable) -> PickerHealth:
-    """Return what is known of the endpoints; the proxies' part is left out."""
+    """Return the endpoints' part of the health that the operator reads; `PickerServers` adds the proxies'."""
     settled = bool((table.contact[table.ready_rows] != Contact.UNKNOWN).all())
     return PickerHealth(ports=port_health(table), settled=settled, missing_signals=nowhere_found(table))
 
 
 def port_health(table: EndpointTable) -> tuple[PortHealth, ...]:
-    """Return how the ready endpoints answer, by port; empty while none has been heard of."""
+    """Return how the ready endpoints answer, by port; empty while every contact is UNKNOWN."""
     by_port: dict[int, dict[Contact, int]] = {}
     for port, contact, count in count_contacts(table):
         by_port.setdefault(port, {})[contact] = count

@@ -1,4 +1,4 @@
-"""From a pool and its pods to endpoints. Pure: objects as the API server gives them in, endpoints out."""
+"""Turns a pool and its pods, as the API server sends them, into endpoints. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from endpoint_picker.datalayer.table import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What discovery needs of an InferencePool."""
+    """The fields of an InferencePool that discovery reads."""
 
     selector: Mapping[str, str]
     ports: tuple[int, ...]
@@ -37,7 +37,7 @@ def pool_of(manifest: Mapping[str, Any]) -> Pool | None:
 def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
     """Return an endpoint for every pod of the pool with an address, and every port that it serves.
 
-    Pods that are not ready give endpoints that are not: they may come back, with their cache.
+    A pod that is not ready gives endpoints that are not ready: it may become ready again with its cache.
     """
     if pool is None:
         return []

@@ -18,7 +18,7 @@ from endpoint_picker.datalayer.table import Endpoint
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: How often the file is looked at, seconds.
+#: Seconds between two checks of the file.
 LOOK_INTERVAL_S: Final = 0.5
 
 _Port = Annotated[
@@ -61,14 +61,14 @@ def endpoints_in(text: str) -> list[Endpoint]:
 
 
 class FileWatch:
-    """Reads the file and reads it again when it was replaced or changed; a faulty one changes nothing."""
+    """Reads the file, and again when it was replaced or changed; a faulty one changes only `error`."""
 
     def __init__(self, path: Path, on_endpoints: Callable[[list[Endpoint]], object]) -> None:
         self._path = path
         self._on_endpoints = on_endpoints
         self._seen: tuple[int, int, int] | None = None
         self.synced = False
-        """Whether the file was ever read well."""
+        """Whether the file was ever read without a fault."""
         self.error = ""
         """What is wrong with the file as it is now; "" when it is in use."""
 
@@ -79,7 +79,7 @@ class FileWatch:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def look(self) -> None:
-        """Read the file if it is another one than last time."""
+        """Read the file if its inode, modification time or size differ from the last good reading."""
         try:
             status = self._path.stat()
             mark = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -97,7 +97,7 @@ class FileWatch:
 
 
 def _words(error: Exception) -> str:
-    """Return what is wrong without the file's path."""
+    """Return the fault without the file's path."""
     if isinstance(error, FileNotFoundError):
         return "no such file; waiting for the file to appear"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -19,7 +19,7 @@ class ResponseError(Exception):
 
 
 class RedirectError(ResponseError):
-    """The peer names another place of the page."""
+    """The peer redirects to another URL."""
 
     def __init__(self, location: str) -> None:
         super().__init__("redirect")
@@ -50,7 +50,7 @@ class ResponseReader:
     def _reset(self) -> None:
         self._head_seen = False
         self._need: int | None = None
-        """Length of the body; None: it comes in chunks, -1: it ends with the connection."""
+        """Length of the body; None: chunked, -1: the body ends when the connection closes."""
         self._left = 0
         """Bytes to come of the chunk under way, its line break included."""
         self._chunks: list[bytes] = []
@@ -75,7 +75,7 @@ class ResponseReader:
         return self._counted(buffer)
 
     def closed(self) -> bytes | None:
-        """Say that the peer has closed; return the body if that is what ends it, else None."""
+        """Note that the peer closed; return the body if the close ends it, else None."""
         if self._head_seen and self._need == -1:
             return b"".join(self._chunks)
         return None
@@ -130,7 +130,7 @@ class ResponseReader:
 
     def _counted(self, buffer: bytes) -> bytes | None:
         need = self._need or 0
-        # The usual case, the whole page in one piece, is not copied again.
+        # Do not copy the usual case, the whole page in one piece.
         if not self._chunks and len(buffer) == need:
             return self._done(buffer)
         self._keep(buffer)
@@ -144,7 +144,7 @@ class ResponseReader:
         at = 0
         while at < len(buffer):
             if self._left:
-                # Data, and the line break after it; a piece is kept once and never copied to wait for more.
+                # Keep each piece as it comes: joining it with the next would make a slow page quadratic.
                 piece = buffer[at : at + self._left]
                 self._left -= len(piece)
                 at += len(piece)
@@ -169,7 +169,7 @@ class ResponseReader:
         return None
 
     def _keep_data(self, piece: bytes) -> None:
-        """Keep a piece of a chunk without what it holds of the line break that ends the chunk."""
+        """Keep a piece of a chunk without the bytes of the line break that ends the chunk."""
         tail = 2 - self._left
         if tail > 0:
             tail = min(tail, len(piece))

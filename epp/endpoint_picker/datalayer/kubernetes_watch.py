@@ -1,6 +1,6 @@
-"""Watches a pool, its pods and the picker's two ConfigMaps, and hands on what they say. A thin shell.
+"""Watches a pool, its pods and the picker's two ConfigMaps, and calls back on changes. A thin shell.
 
-While the API server is away the last state stays in use; when the pool is gone there are no endpoints.
+While the API server does not answer, the last state stays in use. A deleted pool has no endpoints.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class PoolWatch:
         on_priorities: Callable[[str], object] = _ignore,
         rng: random.Random | None = None,
     ) -> None:
-        """Name a ConfigMap "" not to watch it; one that is deleted, or lacks its key, changes nothing."""
+        """A ConfigMap named "" is not watched. One that is deleted, or lacks its key, changes nothing."""
         self._api = api
         self._namespace = namespace
         self._on_endpoints = on_endpoints
@@ -48,7 +48,7 @@ class PoolWatch:
         self._pools = self._following(path, _by_name(pool), pool_of, self._pool_changed)
         self._pods: ListWatch[Pod] | None = None
         self._selected = ""
-        """Selector of the pods that are followed; that of the pool may have changed since."""
+        """Selector of the pods that are watched; the pool's selector may have changed since."""
         self._restart = asyncio.Event()
         self._flush: asyncio.Handle | None = None
         self._maps = [
@@ -62,7 +62,7 @@ class PoolWatch:
 
     @property
     def synced(self) -> bool:
-        """Tell whether the endpoints are those of the pool: both it and its pods were listed."""
+        """Tell whether the pool and the pods of its present selector were listed."""
         if self._pool is None or self._selected != self._pool.label_selector:
             return False
         return self._pods is not None and self._pods.synced
@@ -74,7 +74,7 @@ class PoolWatch:
 
     @property
     def error(self) -> str:
-        """Return why something cannot be followed right now, "" when all is well."""
+        """Return the errors of the watches that fail at present; "" when all work."""
         watches: list[ListWatch[Pool] | ListWatch[Pod] | ListWatch[str]] = [self._pools]
         if self._pods is not None:
             watches.append(self._pods)
@@ -95,7 +95,7 @@ class PoolWatch:
                 self._flush = None
 
     async def _run_pods(self) -> None:
-        """Follow the pods that the pool selects, anew whenever it selects others."""
+        """Watch the pods that the pool selects; start a new watch when its selector changes."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         while True:
             self._restart.clear()
@@ -103,7 +103,7 @@ class PoolWatch:
             if self._pool is None:
                 self._pods = None
             else:
-                # Until the new list is here, those known already that the new selector takes stay in use.
+                # Until the new list is complete, keep the known pods that the new selector matches.
                 known = {} if self._pods is None else self._pods.objects
                 self._selected = self._pool.label_selector
                 selector = {"labelSelector": self._selected}
@@ -124,7 +124,7 @@ class PoolWatch:
         self._touched()
 
     def _touched(self) -> None:
-        """Hand the endpoints on once for all the events that came in together."""
+        """Schedule one `_hand_on` for all events of this turn of the event loop."""
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_soon(self._hand_on)
 

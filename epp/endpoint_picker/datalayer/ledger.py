@@ -1,19 +1,18 @@
-"""The in-flight ledger: what this picker has sent and not got back. No I/O, no clock.
+"""The in-flight ledger: the requests that this picker has sent and that have not ended. No I/O, no clock.
 
-A scrape tells what a server had when it was asked, W waiting and R running; what was reserved since is in
-neither. So the *effective queue* of a row is
+A scrape shows the W waiting and R running requests that the server had when it was asked. Requests
+reserved since are in neither. So the *effective queue* of a row is
 
     waiting + unseen
 
 where `unseen` counts the reservations that are still held and were made after the last good scrape was
-*started*. A request that reached the server before it wrote its page may be in both for one scrape interval:
-that errs on the side of spreading. Nothing in flight is ever added to W or R beyond that, so no request is
-counted twice for longer than one interval. A row without metrics has W and R unknown; there the whole
-`inflight_requests` is all that is known.
+*started*. A request that reached the server before it wrote its page may be in both for one scrape interval;
+the error spreads requests. Nothing else in flight is added to W or R, so no request is counted twice for
+longer than one interval. In a row without metrics W and R are unknown, and scorers use `inflight_requests`.
 
 An endpoint that leaves the pool may come back with its requests still running: a pod that lost a label for a
-moment, a pool that was deleted and applied again. What is held on it is kept aside and counted again when the
-same server returns, under whatever row.
+moment, a pool that was deleted and applied again. Its reservations are kept aside and counted again when
+the same server returns, whichever row it gets.
 """
 
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
@@ -22,18 +21,18 @@ from endpoint_picker.decision import Reservation
 _Tenancy = tuple[int, int]
 """Row and generation."""
 _Server = tuple[str, str, str, int, str]
-"""What identifies a server: namespace, name, address, port, incarnation."""
+"""Identity of a server: namespace, name, address, port, incarnation."""
 
 
 class _Away:
-    """What is held on a server that is not in the table, or on one that returned under another tenancy."""
+    """The reservations on a server that left the table, or that returned under another tenancy."""
 
     __slots__ = ("moved", "requests", "reserved", "server", "tokens")
 
     def __init__(self, server: _Server, requests: int, tokens: int, reserved: int) -> None:
         self.server = server
         self.requests = requests
-        """Reservations that name the old tenancy; 0 ends the entry, so that entries are bounded by them."""
+        """Reservations that name the old tenancy. At 0 the entry is deleted: reservations bound entries."""
         self.tokens = tokens
         self.reserved = reserved
         """Number of the tenancy's last reservation."""
@@ -60,7 +59,7 @@ class Ledger:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         size = len(table.endpoints)
-        # Read and written one row at a time, for which lists are several times quicker than columns.
+        # Lists: access to one row is several times quicker than in a numpy column.
         self._reserved = [0] * size
         """Reservations ever made on the row's tenant; numbers the next one."""
         self._marked = [0] * size
@@ -70,7 +69,7 @@ class Ledger:
         self._since_mark = [0] * size
         """Reservations held that were made after the scrape under way was started."""
         self.held = 0
-        """Reservations held, those on endpoints that are gone included."""
+        """Reservations held, including those on endpoints that left the table."""
         self.reserved = 0
         self.released = 0
         self._away: dict[_Tenancy, _Away] = {}
@@ -114,9 +113,9 @@ class Ledger:
         return True
 
     def move(self, reservation: Reservation, row: int) -> None:
-        """Count the reservation on the row whose server turned out to work on it; its prompt is computed.
+        """Count the reservation on the row whose server answered; its prompt is computed.
 
-        It is not unseen there: the server has had it for a while.
+        It does not count as unseen there: the server had it before it answered.
         """
         if reservation.released:
             return
@@ -126,7 +125,7 @@ class Ledger:
         self._table.inflight_requests[row] += 1
 
     def _uncount(self, reservation: Reservation) -> None:
-        """Take the reservation's request and tokens off where they are counted."""
+        """Subtract the reservation's request and tokens from its row, or from its `_Away` entry."""
         if reservation.tokens:
             self.computed(reservation)
         if self._is_here(reservation):
@@ -151,7 +150,7 @@ class Ledger:
         return True
 
     def _leave(self, tenancy: _Tenancy) -> None:
-        """Note that a reservation names the old tenancy no longer."""
+        """Note that one reservation fewer names the old tenancy."""
         away = self._away.get(tenancy)
         if away is None:
             return
@@ -162,7 +161,7 @@ class Ledger:
                 del self._away_servers[away.server]
 
     def scrape_started(self, row: int) -> None:
-        """Remember what was reserved before a scrape of the row is sent; the latest start counts."""
+        """Mark what was reserved before a scrape of the row is sent; a later start replaces the mark."""
         if row >= len(self._reserved):
             self._grow()
         self._marked[row] = self._reserved[row]
@@ -173,12 +172,12 @@ class Ledger:
         return row < len(self._reserved) and self._reserved[row] != self._marked[row]
 
     def scrape_succeeded(self, row: int) -> None:
-        """Take what was reserved before the scrape's start as counted by the server."""
+        """Treat reservations made before the scrape's start as counted by the server."""
         self._seen[row] = self._marked[row]
         self._table.unseen[row] = self._since_mark[row]
 
     def _keep_aside(self, row: int) -> None:
-        """Keep what is held on the row's tenant, which leaves the table."""
+        """Keep the reservations of the row's tenant, which leaves the table, in an `_Away` entry."""
         if row >= len(self._reserved):
             return
         table, endpoint = self._table, self._table.endpoints[row]
@@ -192,7 +191,7 @@ class Ledger:
             column[row] = 0
 
     def _take_back(self, row: int) -> None:
-        """Count again what is held on the row's new tenant, if it was in the table before."""
+        """Count again the reservations of the row's new tenant, if it was in the table before."""
         if not self._away_servers:
             return
         table, endpoint = self._table, self._table.endpoints[row]
@@ -206,7 +205,7 @@ class Ledger:
         table.inflight_requests[row] = table.unseen[row] = self._since_mark[row] = away.requests
         table.inflight_tokens[row] = away.tokens
         self._reserved[row] = away.reserved
-        # Below every number: none of them has been seen since the return.
+        # -1 is below every sequence number: no scrape since the return has counted any of them.
         self._marked[row] = self._seen[row] = -1
 
     def _grow(self) -> None:

@@ -1,7 +1,7 @@
 """Reads the few series that routing needs from the bytes of a Prometheus text page. Pure.
 
-The page is searched, not parsed: of the 51 KB that a vLLM server writes, five lines matter. A series keeps
-its place from page to page, so each search starts where the series was last time.
+The page is searched, not parsed: of the 51 KB that a vLLM server writes, five lines are needed. A series
+keeps its place from page to page, so each search starts near its last place.
 """
 
 import math
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, NamedTuple
 
-#: Series of one name that are read; a page with more is a page of nonsense.
+#: Samples of one name that are read; further ones are ignored.
 MAX_SERIES: Final = 64
-#: Series with a longer name that are passed over on the way to one; a page with more is a page of nonsense.
+#: Longer names with the same beginning that one search skips; beyond it the series counts as missing.
 MAX_NAMESAKES: Final = 1024
-#: Longest line that is read.
+#: Bytes of a line that are read.
 MAX_LINE: Final = 16_384
-#: Counts beyond this are not believed, only taken as very many.
+#: Larger values are read as this one.
 MAX_COUNT: Final = 1e9
-#: How far before its last place a series is looked for first.
+#: A search starts this many bytes before the last place of the series.
 _SLACK: Final = 256
 
 _UNKNOWN: Final = math.nan
@@ -28,7 +28,7 @@ _AFTER_NAME: Final = (b"{", b" ", b"\t")
 
 
 class Signal(IntFlag):
-    """The signals that a page can show; a set of them says which a page does not show."""
+    """The signals that a page can show. `Reading.missing` is a set of them."""
 
     WAITING = 1
     RUNNING = 2
@@ -42,7 +42,7 @@ class Signal(IntFlag):
 
 
 class Reading(NamedTuple):
-    """What one page says; NaN (0 for the block counts) where it says nothing."""
+    """The values of one page; NaN (0 for the block counts) for what it lacks."""
 
     waiting: float
     running: float
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
     @property
     def is_useful(self) -> bool:
-        """Tell whether the page said anything about load."""
+        """Tell whether the page has at least one of the three load signals."""
         return not (math.isnan(self.waiting) and math.isnan(self.running) and math.isnan(self.kv_usage))
 
 
@@ -68,12 +68,12 @@ class Series:
 
 
 Gauge = tuple[Series, ...]
-"""Names of one signal over an engine's versions, the newest first; the first that a page has is read."""
+"""Names of one signal in an engine's versions, newest first; the first name that a page has is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where an inference engine shows its load. An empty gauge: it does not."""
+    """The series in which an inference engine shows its load. An empty gauge: there is no such series."""
 
     waiting: Gauge = ()
     running: Gauge = ()
@@ -146,7 +146,7 @@ def engine_of(
 
 
 class PageReader:
-    """Reads the pages of one server; remembers where things were."""
+    """Reads the pages of one server; remembers the place of each series."""
 
     __slots__ = (
         "_block_label",
@@ -170,13 +170,13 @@ class PageReader:
         self._count_label = engine.count_label.encode() + b'="'
 
     def read(self, page: bytes) -> Reading:
-        """Return what the page says. Never raises: what makes no sense is unknown.
+        """Return the page's values. Never raises: a value that cannot be read is unknown.
 
-        Several series of one name are the engines behind one port (data-parallel ranks, say): counts add up,
-        usage is the mean.
+        Several samples of one name come from the engines behind one port, such as data-parallel ranks: counts
+        add up, usage is the mean.
         """
         if not page.startswith(b"#"):
-            # Every line is looked for by the line break before it; real pages start with a comment.
+            # Searches look for a name after a line break, so the first line needs one, too.
             page = b"\n" + page
         waiting, running, usage = (
             self._waiting.samples(page),
@@ -217,14 +217,14 @@ class PageReader:
 
 
 class _GaugeFinder:
-    """Finds a gauge under any of its names; it is false when it has none."""
+    """Finds a gauge under any of its names; false when the engine has no such gauge."""
 
     __slots__ = ("_finders", "_last")
 
     def __init__(self, gauge: Gauge) -> None:
         self._finders = tuple(_Finder(each) for each in gauge)
         self._last: _Finder | None = self._finders[0] if self._finders else None
-        """Found last: a server keeps to one name, so the others need no search."""
+        """The name found last. A server keeps to one name, so this saves searches for the others."""
 
     def __bool__(self) -> bool:
         return bool(self._finders)
@@ -250,7 +250,7 @@ class _Finder:
 
     def __init__(self, series: Series) -> None:
         self._needle = b"\n" + series.name.encode()
-        # A quote within a label's value is escaped, so that no value can look like another label.
+        # The format escapes quotes in values, so no value can imitate another label.
         self._labels = tuple(
             re.compile(rb'[{,]\s*%s="%s"' % (re.escape(name.encode()), re.escape(value.encode())))
             for name, value in series.labels
@@ -258,7 +258,7 @@ class _Finder:
         self._place = 0
 
     def samples(self, page: bytes) -> list[float]:
-        """Return the values of the series' samples that make sense, in their order."""
+        """Return the readable values of the series' samples, in their order."""
         name_length = len(self._needle) - 1
         values = (_value(line, name_length) for line in self.lines(page))
         return [value for value in values if value == value]  # not NaN
@@ -313,7 +313,7 @@ def _line(page: bytes, start: int) -> bytes:
 
 
 def _value(line: bytes, name_length: int) -> float:
-    """Return the sample's value; NaN when it is none, negative or not finite. A timestamp may follow it."""
+    """Return the sample's value; NaN when it is no number, negative or not finite. A timestamp may follow."""
     labels_end = line.rfind(b"}")
     words = line[max(labels_end + 1, name_length) :].split(None, 1)
     try:

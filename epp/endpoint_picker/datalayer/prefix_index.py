@@ -1,9 +1,9 @@
-"""Which server has computed which prompt prefix: an estimate from this picker's own decisions. Pure.
+"""Estimates which server has computed which prompt prefix, from this picker's own decisions. Pure.
 
 A prompt is cut into blocks of `block_tokens` tokens (4 bytes a token); a block's hash is the xxhash64 of its
 bytes seeded with the hash of the block before it, the first with the hash of the model's name. The index maps
 a hash to the bit set of rows that hold it, so one walk over a prompt's hashes finds the match length of every
-row: a row leaves the walk at its first missing block and never comes back.
+row: a row leaves the walk at its first missing block.
 """
 
 from collections import OrderedDict
@@ -16,24 +16,24 @@ from xxhash import xxh64_intdigest
 from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
 
 BYTES_PER_TOKEN: Final = 4
-#: Smaller blocks cost more to hash than they tell.
+#: Smallest block, in tokens. Smaller ones cost more hashing than the finer match is worth.
 MIN_BLOCK_TOKENS: Final = 64
-#: A scraped block size beyond this is not believed.
+#: Largest block, in tokens; a larger scraped block size is cut to this.
 MAX_BLOCK_TOKENS: Final = 1024
 #: Cap of a prompt's matched part, in tokens.
 MAX_PROMPT_TOKENS: Final = 131_072
-#: Entries of a server that has not said how many blocks it has.
+#: Entries of a server that does not report its number of blocks.
 DEFAULT_CAPACITY: Final = 31_250
-#: Entries of one server at most, whatever it says: forgetting a server stays under some 20 ms.
+#: Most entries of one server, whatever it reports: `forget` then takes at most some 20 ms.
 MAX_CAPACITY: Final = 65_536
-#: Entries of all servers together; one costs about 200 bytes.
+#: Most entries of all servers together; one takes about 200 bytes.
 MAX_ENTRIES: Final = 1_000_000
-#: How much beyond the total bound the largest server gives back at a time.
+#: Most entries evicted from the largest server before the largest is determined again.
 _SHED: Final = 64
 
 
 class PrefixIndex:
-    """Bounded by server and in total, oldest out first."""
+    """Bounded for each server and in total. The least recently used entries are evicted first."""
 
     __slots__ = (
         "_auto",
@@ -60,7 +60,7 @@ class PrefixIndex:
         self.block_tokens = MIN_BLOCK_TOKENS
         """Tokens in a block of the index."""
         self._last_rows: Rows | None = None
-        """The rows matched last, mostly the table's ready rows: their bits are made once for each array."""
+        """The array of rows matched last, usually the table's ready rows; `_last_bits` is its bit set."""
         self._last_bits = 0
         self.entries = 0
         self.configure()
@@ -85,9 +85,9 @@ class PrefixIndex:
         self.follow_block_size()
 
     def follow_block_size(self) -> None:
-        """Take the largest believable block size that a server reports, at least the configured one.
+        """Use the largest block size that a server reports, from the configured one to MAX_BLOCK_TOKENS.
 
-        Another size makes another chain of hashes: what was known by the old one ages out.
+        Another size makes other hashes: entries made with the old one match nothing and are evicted in time.
         """
         largest = int(self._table.block_size.max(initial=0)) if self._auto else 0
         self.block_tokens = min(max(self._least_block, largest), MAX_BLOCK_TOKENS)
@@ -129,7 +129,7 @@ class PrefixIndex:
     def record(self, chain: Sequence[int], row: int) -> None:
         """Note that the row is going to hold these blocks.
 
-        Entered tail first, so that the head, which more prompts share, is evicted after its tail.
+        The tail is entered first, so that the head, which more prompts share, is evicted last.
         """
         if not chain:
             return
@@ -172,7 +172,7 @@ class PrefixIndex:
         return min(max(1, tokens // self.block_tokens), MAX_CAPACITY)
 
     def forget(self, row: int) -> None:
-        """Drop all that is known of the row."""
+        """Drop all entries of the row."""
         recent = self._recent.get(row)
         if recent is not None:
             self._evict(row, len(recent))
@@ -200,7 +200,7 @@ def _settle(matched: Floats, every: int, bits: int, length: int) -> None:
     if bits == every:
         matched[:] = length
         return
-    if every & (every + 1) == 0:  # rows 0 to n: each is its own position
+    if every & (every + 1) == 0:  # rows 0 to n: row number and position are equal
         while bits:
             lowest = bits & -bits
             matched[lowest.bit_length() - 1] = length

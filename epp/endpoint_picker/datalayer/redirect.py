@@ -1,4 +1,4 @@
-"""Where a server sends the scraper: to another path or port of its own, never to another host. Pure."""
+"""Redirects of a scrape: another path or port of the same host is followed, another host never. Pure."""
 
 import re
 from typing import Final
@@ -13,10 +13,10 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def followed(location: str, asked: str) -> tuple[int, str] | None:
-    """Return port and path that `location` names, read relative to the URL that was asked.
+    """Return the port and path of `location`, resolved against the URL `asked`.
 
-    None unless scheme and host are those of `asked`: a server must not steer the scraper, with its token, to
-    another host.
+    None unless scheme and host are those of `asked`: a server must not send the scraper and its bearer token
+    to another host.
     """
     if not location.isascii() or not location.isprintable():
         return None

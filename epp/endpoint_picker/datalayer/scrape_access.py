@@ -1,4 +1,4 @@
-"""What a scrape sends along and trusts: the bearer token and the TLS files, read again when they change."""
+"""The bearer token and the TLS context of scrapes, read again when their files change."""
 
 import logging
 import re
@@ -10,16 +10,16 @@ from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Seconds between two looks at the files: mounted tokens and certificates are replaced while a pod runs.
+#: Seconds between two checks of the files: mounted tokens and certificates are replaced while a pod runs.
 LOOK_S: Final = 10.0
 #: Longest token that is sent.
 MAX_TOKEN_BYTES: Final = 16_384
-#: What a token may consist of; anything else could end the header and begin another.
+#: The characters of a token; a line break could end the header and begin another one.
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 
 class ScrapeAccess:
-    """Follows the files that a plan names. What cannot be read is logged once."""
+    """Reads the files that a plan names. A fault is logged once, until it changes."""
 
     __slots__ = ("_complaint", "_looked_at", "_plan", "_seen", "context", "token", "version")
 
@@ -31,13 +31,13 @@ class ScrapeAccess:
         self.token = ""
         """The bearer token; "" when there is none."""
         self.context: ssl.SSLContext | None = None
-        """What servers are verified with; None without TLS, or while its files cannot be used."""
+        """TLS context of the connections; None without TLS, or until its files could be loaded."""
         self.version = 0
         """Grows with every change of token or context."""
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether everything that the plan asks for is there."""
+        """Tell whether the TLS context and the token that the plan asks for are loaded."""
         plan = self._plan
         return (not plan.uses_tls or self.context is not None) and (
             not plan.bearer_token_file or bool(self.token)
@@ -45,11 +45,11 @@ class ScrapeAccess:
 
     @property
     def complaint(self) -> str:
-        """Return why it is not usable, without secrets."""
+        """Return the fault of the last reading, without secrets; "" when there was none."""
         return self._complaint
 
     def look(self, now: float) -> None:
-        """Read the files when they changed since the last look, at most each `LOOK_S` seconds."""
+        """Read the files if they changed since the last good reading; check at most every `LOOK_S`."""
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -61,7 +61,7 @@ class ScrapeAccess:
             token = _token(self._plan.bearer_token_file) if self._plan.bearer_token_file else ""
             context = _context(self._plan) if self._plan.uses_tls else None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            # What was read before stays in use: a file may be half replaced.
+            # Keep the old token and context: only a part of the files may have been replaced yet.
             complaint = str(error)
         else:
             self._seen = seen

@@ -1,4 +1,4 @@
-"""Writes what was read of a model server into the endpoint table. Pure: a simulation calls it, too."""
+"""Writes readings of model servers into the endpoint table. Pure, so that a simulation can call it."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from endpoint_picker.datalayer.table import EndpointTable
 
 
 class ScrapeColumns:
-    """Sole writer of the table's scrape columns."""
+    """Writes the table's scrape columns; only `EndpointTable.replace` resets them beside it."""
 
     __slots__ = ("_ledger", "_on_block_size", "table")
 
@@ -22,11 +22,11 @@ class ScrapeColumns:
         self._on_block_size = on_block_size
 
     def started(self, row: int) -> None:
-        """Note that the row's server is about to be asked: it cannot count what is reserved from now on."""
+        """Note that a scrape starts: its page will not count requests reserved from now on."""
         self._ledger.scrape_started(row)
 
     def is_chosen(self, row: int) -> bool:
-        """Tell whether requests are in flight to the row's server, or were since it was last asked."""
+        """Tell whether requests are in flight to the row's server, or were reserved since its last scrape."""
         return self._ledger.reserved_since_scrape(row) or bool(self.table.inflight_requests[row])
 
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
@@ -46,14 +46,14 @@ class ScrapeColumns:
             self._on_block_size()
 
     def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
-        """Note a scrape that brought nothing; several in a row say how the row's server answers."""
+        """Note a failed scrape; from `FAILURES_TO_TELL` in a row on, it sets the row's contact."""
         if in_a_row >= FAILURES_TO_TELL and contact is not Contact.UNKNOWN:
             self.table.contact[row] = contact
 
     def forget_contact(self, row: int | None = None) -> None:
-        """Note that nothing is known of how the row's server answers; None means every row's."""
+        """Set the row's contact, or with None every row's, to UNKNOWN."""
         self.table.contact[slice(None) if row is None else row] = Contact.UNKNOWN
 
     def expire(self, now: float) -> None:
-        """Make the load of every row that was last read too long ago unknown."""
+        """Set the load of every row whose last reading is too old to NaN."""
         self.table.expire(now)

@@ -1,4 +1,4 @@
-"""What is read of the model servers: plain values."""
+"""How metrics pages are fetched and read: plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from endpoint_picker.datalayer.metrics_page import ENGINES, Engine
 
 @dataclass(frozen=True, slots=True)
 class ScrapePlan:
-    """Where a server's metrics page is, how it is asked for, and whose series are on it."""
+    """The URL of a server's metrics page, the credentials for it, and the engines whose series it has."""
 
     path: str
     """Path of the page."""
@@ -22,7 +22,7 @@ class ScrapePlan:
     """Port of the page; 0 is the endpoint's own."""
     uses_tls: bool = False
     insecure_skip_verify: bool = False
-    """Take any certificate."""
+    """Accept any certificate."""
     ca_cert_path: str = ""
     """PEM file that servers are verified with."""
     client_cert_path: str = ""
@@ -30,7 +30,7 @@ class ScrapePlan:
     server_name: str = ""
     """Name that certificates have to bear; "" is the endpoint's address."""
     bearer_token_file: str = ""
-    """File with the token that goes along; "" is none."""
+    """File with the bearer token; "" is none."""
 
     @property
     def files(self) -> tuple[str, ...]:

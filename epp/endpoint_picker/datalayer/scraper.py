@@ -1,9 +1,8 @@
 """Asks every ready endpoint for its metrics page, over and over, and writes the scrape columns of the table.
 
-One kept-alive connection and at most one request in flight an endpoint; a slow server is asked less often,
-never twice at a time. There is no task, future or timer a scrape: one timer ticks for all, several times an
-interval so that servers are asked spread over it, and bytes are read in the transport's callback. A peer
-decides nothing but its own row.
+Each endpoint has one kept-alive connection and at most one request in flight. A scrape needs no task, future
+or timer of its own: one timer ticks several times an interval, which spreads the scrapes over it, and bytes
+are read in the transport's callback. Only a new connection takes a task. A peer can affect its own row only.
 """
 
 import asyncio
@@ -31,17 +30,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 #: Longest page that is read; a vLLM server writes some 50 KB.
 MAX_PAGE_BYTES: Final = 4 << 20
-#: How long a scrape may take, connecting included.
+#: Seconds that a scrape may take, connecting included.
 DEADLINE_S: Final = 1.0
 #: Requests under way at a time, over all endpoints.
 MAX_IN_FLIGHT: Final = 256
-#: Scrapes a second, over all endpoints: about a quarter of a core. In a pool so large that an interval does
-#: not reach for all, each is asked less often, in turn, and the ledger fills the time between.
+#: Scrapes a second, over all endpoints: about a quarter of a core. In a larger pool each endpoint is scraped
+#: less often, in turn, and the ledger counts what was sent in between.
 MAX_PER_SECOND: Final = 4000
 #: Ticks an interval.
 TICKS: Final = 5
 
-#: Errors of connecting that say something of this process, not of the server.
+#: Errors of connecting whose cause is this process, not the server.
 _OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
@@ -58,7 +57,7 @@ class Scraper:
         max_in_flight: int = MAX_IN_FLIGHT,
         chance: Chance | None = None,
     ) -> None:
-        """Write into `columns`; take seconds for `interval` and clock."""
+        """Write into `columns`; `interval` and `clock` are in seconds."""
         self.table = columns.table
         self._columns = columns
         self._plan = plan
@@ -73,13 +72,13 @@ class Scraper:
         self._version = -1
         self._in_flight = 0
         self._doubtful_in_flight = 0
-        """Requests under way to servers that failed last."""
+        """Requests under way to servers whose last scrape failed."""
         self._turn = 0
-        """Position among the targets that is asked first."""
+        """Position among the targets at which the next tick starts."""
         self.scrapes = 0
         """Pages read."""
         self.failures = 0
-        """Scrapes that brought nothing: no connection, no usable page, too late."""
+        """Failed scrapes: no connection, no usable page, or too late."""
         self.table.on_free(self._drop)
 
     @property
@@ -105,7 +104,7 @@ class Scraper:
                 try:
                     self.tick()
                 except Exception as fault:
-                    # A fault of ours in one tick must not blind the picker for good.
+                    # Go on: without further ticks all metrics would expire for good.
                     faults.note(fault, loop.time())
                 due = max(due + self._tick_s, loop.time())
                 await asyncio.sleep(due - loop.time())
@@ -113,7 +112,7 @@ class Scraper:
             self.close()
 
     def tick(self) -> None:
-        """Expire what is old, give up what is late, ask whoever is idle and due."""
+        """Expire old metrics, fail late scrapes, send a request to each target that is due."""
         now = self._clock()
         self._columns.expire(now)
         if self.access is not None:
@@ -131,7 +130,7 @@ class Scraper:
         self._ask_in_turn(now)
 
     def _ask_in_turn(self, now: float) -> None:
-        """Ask those that are idle and due, as many as may be; the next tick goes on with the others."""
+        """Scrape the targets that are due, as far as the limits allow; the next tick goes on from there."""
         targets = list(self._targets.values())
         room = min(self._max_in_flight - self._in_flight, max(1, round(MAX_PER_SECOND * self._tick_s)))
         start = self._turn if self._turn < len(targets) else 0
@@ -141,24 +140,24 @@ class Scraper:
                 return
             target = targets[position]
             if target.asked_at is None and now >= target.pace.due:
-                # Servers that failed may hang until the deadline: together they hold up to half of the room.
+                # Targets that failed last may hang until the deadline: they get at most half of the requests.
                 if target.is_doubtful and self._doubtful_in_flight >= max(1, self._max_in_flight // 2):
                     continue
                 target.ask(now)
                 room -= 1
 
     def close(self) -> None:
-        """Drop all connections; the next tick opens those that are wanted."""
+        """Drop all targets and their connections; the next tick makes those that are needed."""
         for row in list(self._targets):
             self._drop(row)
         self._version = -1
 
     def _follow(self) -> None:
-        """Make the targets those of the table's ready rows. A row that lost its tenant was dropped before."""
+        """Make the targets match the ready rows. `on_free` has dropped rows that lost their tenant."""
         self._version = self.table.version
         wanted = set(self.table.ready_rows.tolist()) if self._plan is not None else set()
         for row, target in list(self._targets.items()):
-            # Other labels may mean another engine.
+            # Compare by identity: changed labels may name another engine.
             if row not in wanted or target.endpoint is not self.table.endpoints[row]:
                 self._drop(row)
         for row in wanted - set(self._targets):
@@ -176,18 +175,18 @@ class Scraper:
     # Called by targets.
 
     def started(self, row: int, *, doubtful: bool) -> None:
-        """Note that a request to the row's server is about to be sent; `doubtful`: it failed last."""
+        """Note that a request to the row's server starts; `doubtful`: its last scrape failed."""
         self._in_flight += 1
         self._doubtful_in_flight += doubtful
         self._columns.started(row)
 
     def ended(self, *, doubtful: bool) -> None:
-        """Note that a request is over, whatever came of it."""
+        """Note that a request is over, with or without success."""
         self._in_flight -= 1
         self._doubtful_in_flight -= doubtful
 
     def is_busy(self, row: int, reading: Reading) -> bool:
-        """Tell whether the row's server works by its page, or was sent something by this picker."""
+        """Tell whether the page shows requests, or this picker has sent some to the row's server."""
         return reading.waiting > 0 or reading.running > 0 or self._columns.is_chosen(row)
 
     def now(self) -> float:
@@ -195,18 +194,18 @@ class Scraper:
         return self._clock()
 
     def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
-        """Count a scrape that brought nothing, the `in_a_row`-th without success in between."""
+        """Count a failed scrape, the `in_a_row`-th since the last success."""
         self.failures += 1
         self._columns.failed(row, contact, in_a_row)
 
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
-        """Write a reading into the row's scrape columns, its age counted from when it was asked for."""
+        """Write a reading into the row's scrape columns; its age counts from `asked_at`."""
         self.scrapes += 1
         self._columns.write(row, reading, asked_at)
 
 
 class _Target:
-    """One endpoint: its connection, its request under way, when it is due again."""
+    """One endpoint: its connection, its request under way, its pace."""
 
     __slots__ = (
         "_access",
@@ -248,17 +247,17 @@ class _Target:
             engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines)
         )
         self._port, self._path = self._place()
-        """Where the page is: of the plan, or of the redirect that was followed last."""
+        """Port and path of the page: from the plan, or from the redirect followed last."""
         self._hops = 0
         """Redirects followed by the scrape under way."""
         self._request = b""
         self._request_version = -1
-        """Version of the access that the request was made with."""
+        """`ScrapeAccess.version` that `_request` was built with."""
         self._response = ResponseReader(MAX_PAGE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failures = 0
-        """Scrapes in a row that brought nothing."""
+        """Failed scrapes in a row."""
         self._asked_doubtful = False
         self.asked_at: float | None = None
         """When the request under way was started; None while there is none."""
@@ -284,7 +283,7 @@ class _Target:
             self.fail(self._access.complaint, Contact.WITHOUT_METRICS)
             return
         if self._request_version != self._access.version:
-            # Another token or context: what is connected was let in by the old one.
+            # The token or TLS context changed: the open connection was made with the old one.
             self._disconnect()
             self._build_request()
         if self._transport is not None:
@@ -296,14 +295,14 @@ class _Target:
         """Give the scrape up, and pause longer after each failure in a row."""
         self._failures += 1
         if self._port != self.endpoint.port:
-            # Another port than the one that serves requests: it says nothing of that one.
+            # The page has its own port: a failure there must not count against the port that serves requests.
             contact = Contact.WITHOUT_METRICS
         self._owner.failed(self.row, contact, self._failures)
         _LOG.debug("scrape of %s failed: %s", self.endpoint.hostport, why)
         self.pace.failed(self._owner.now())
         self.close()
         if (self._port, self._path) != self._place():
-            # A redirect that led nowhere is not followed from memory.
+            # The remembered redirect may be the cause: start from the plan's place next time.
             self._port, self._path = self._place()
             self._request_version = -1
 
@@ -357,7 +356,7 @@ class _Target:
             self._connecting = None
 
     def _follow(self, location: str) -> None:
-        """Ask where the server sends the scrape to, within the scrape's deadline."""
+        """Send the request to the redirect's place, within the deadline of the same scrape."""
         scheme = "https" if self._plan.uses_tls else "http"
         place = followed(location, f"{scheme}://{self._authority}{self._path}")
         if place is None:
@@ -375,7 +374,7 @@ class _Target:
     # Called by the link.
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Send the request that the connection was opened for, unless it is over or has another by now."""
+        """Send the request, unless the scrape is over or another connection took it."""
         if self.asked_at is None or self._transport is not None:
             transport.abort()
             return
@@ -384,7 +383,7 @@ class _Target:
         transport.write(self._request)
 
     def received(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Read on; write the row when the page is complete."""
+        """Feed the response reader; write the row when the page is complete."""
         if transport is not self._transport:
             return
         if self.asked_at is None:
@@ -402,7 +401,7 @@ class _Target:
             self._complete(page)
 
     def lost(self, transport: asyncio.Transport) -> None:
-        """Take the end of the connection: it may complete a page, fail a scrape, or mean nothing."""
+        """Handle the end of the connection: it completes a page without a length, or fails the scrape."""
         if transport is not self._transport:
             return
         self._transport = None
@@ -430,18 +429,18 @@ class _Target:
 
 
 def _contact_of(error: OSError | ValueError) -> Contact:
-    """Return what a failure to connect says of the server."""
+    """Return the contact that a failure to connect stands for."""
     if isinstance(error, ConnectionRefusedError):
         return Contact.REFUSED
     if isinstance(error, ssl.SSLError):
-        # The port is open, with another protocol or a certificate that is not trusted.
+        # The port accepts connections, but speaks no TLS or has a certificate that is not trusted.
         return Contact.WITHOUT_METRICS
     own = isinstance(error, OSError) and error.errno in _OWN_ERRORS
     return Contact.UNKNOWN if own else Contact.UNREACHABLE
 
 
 class _Link(asyncio.Protocol):
-    """One connection of a target. The target ignores it once it has another, or none."""
+    """One connection of a target. The target ignores calls from any but its current connection."""
 
     __slots__ = ("_target", "_transport")
 

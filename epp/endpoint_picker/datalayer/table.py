@@ -1,8 +1,9 @@
 """The endpoint table: a row an endpoint, a numpy column a signal. It does no I/O and reads no clock.
 
 Columns have one writer each: the scrape columns belong to `ScrapeColumns`, the in-flight columns to the
-ledger, identity and readiness to `replace`. In every scrape column NaN means *unknown* (never scraped, or too
-old): arithmetic carries it along, so no reader mistakes it for idle.
+ledger, identity and readiness to `replace`, which also resets all columns of a row that loses its endpoint.
+In a load column NaN means *unknown* (never scraped, or too old). Arithmetic carries NaN along, so no reader
+mistakes an unknown server for an idle one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 INITIAL_CAPACITY: Final = 16
-#: Metrics older than this say nothing about a server; its scrape columns become NaN.
+#: Age, in seconds, from which metrics are unknown: `expire` sets the load columns to NaN.
 STALE_AFTER_S: Final = 2.0
 
 _EMPTY: Final[Rows] = np.empty(0, dtype=np.intp)
@@ -38,7 +39,7 @@ class Endpoint:
     ready: bool = True
     """False while it may not be picked; its row, in-flight counts and prefixes are kept for its return."""
     incarnation: str = ""
-    """Differs when the server lost its state (another pod, or a restarted container)."""
+    """Changes when the server loses its state (another pod, or a restarted container)."""
 
     @property
     def hostport(self) -> str:
@@ -46,12 +47,12 @@ class Endpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     def is_same_server(self, other: "Endpoint") -> bool:
-        """Tell whether what is known of `other` holds for this one too."""
+        """Tell whether the columns of `other` hold for this endpoint, too."""
         return (self.address, self.port, self.incarnation) == (other.address, other.port, other.incarnation)
 
 
 class EndpointTable:
-    """All endpoints of the pool. Not thread-safe; columns grow by doubling, so never keep one."""
+    """All endpoints of the pool. Not thread-safe. Columns are replaced when they grow, so never keep one."""
 
     __slots__ = (
         "_by_hostport",
@@ -86,8 +87,8 @@ class EndpointTable:
         self.hostports: list[str] = [""] * size
         self.ready = np.zeros(size, dtype=np.bool_)
         self.generation = [0] * size
-        """Counts the tenants of a row, so that a pick of an earlier one cannot touch its successor."""
-        # Scraped, written by the scraper; NaN is unknown.
+        """Counts a row's tenants, so that a reservation on an earlier one cannot change its successor."""
+        # Scraped, written by `ScrapeColumns`.
         self.waiting: Floats = np.full(size, np.nan)
         """Requests in the server's queue."""
         self.running: Floats = np.full(size, np.nan)
@@ -103,7 +104,7 @@ class EndpointTable:
         self.num_blocks = np.zeros(size, dtype=np.int64)
         """KV-cache blocks of the server, all its engines together; 0 is unknown."""
         self.missing = np.zeros(size, dtype=np.int64)
-        """Set of `metrics_page.Signal`s that the last page should have shown and did not."""
+        """Set of `metrics_page.Signal`s that the engine is configured to show and the last page lacked."""
         # In flight from this picker, written by the ledger.
         self.inflight_requests = np.zeros(size, dtype=np.int64)
         self.inflight_tokens = np.zeros(size, dtype=np.int64)
@@ -124,7 +125,7 @@ class EndpointTable:
         return len(self._by_key)
 
     def on_free(self, forget: Callable[[int], None]) -> None:
-        """Call `forget(row)` for every row that loses its tenant, before the row can get another."""
+        """Call `forget(row)` for every row that loses its tenant, while its columns are still set."""
         self._on_free.append(forget)
 
     def on_add(self, welcome: Callable[[int], None]) -> None:
@@ -134,8 +135,8 @@ class EndpointTable:
     def replace(self, endpoints: Iterable[Endpoint]) -> bool:
         """Make the table hold exactly these endpoints; return whether anything changed.
 
-        Rows of endpoints that stay keep their number and their columns. Of two with one namespace and name
-        the later counts.
+        Endpoints that stay keep their row and its columns. Of two endpoints with one namespace and name the
+        later is used.
         """
         wanted = {(each.namespace, each.name): each for each in endpoints}
         changed = False
@@ -181,7 +182,7 @@ class EndpointTable:
         return self.generation[row] == generation
 
     def expire(self, now: float) -> None:
-        """Make the load columns of every row that was last scraped too long ago unknown."""
+        """Set the load columns of every row whose last scrape is older than STALE_AFTER_S to NaN."""
         stale = self.scraped_at < now - STALE_AFTER_S
         if stale.any():
             self.waiting[stale] = np.nan
@@ -218,7 +219,7 @@ class EndpointTable:
         self._free.append(row)
 
     def _index(self) -> None:
-        """Rebuild what is looked up by readiness and address."""
+        """Rebuild `ready_rows` and the lookups by address."""
         self.version += 1
         self.ready_rows = np.flatnonzero(self.ready)
         self._by_hostport = {}

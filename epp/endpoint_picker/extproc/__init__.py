@@ -1,1 +1,1 @@
-"""What requests and responses mean to the picker: its side of the ext-proc protocol."""
+"""The picker's processor of the ext-proc protocol: reads requests and responses, answers with the pick."""

@@ -1,4 +1,4 @@
-"""Request and response headers: which are read, and which never reach a model server. Pure."""
+"""Request and response headers: which the picker reads, and which it removes. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -46,7 +46,7 @@ STRIPPED: Final = frozenset(
         "x-slo-ttft-ms",
     }
 )
-#: Content types of most messages that are media types already.
+#: The usual content types; they need no parsing.
 _BARE_TYPES: Final = frozenset({"application/json", "text/event-stream"})
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _READ: Final = frozenset(
@@ -56,7 +56,7 @@ _KNOWN: Final = _READ | STRIPPED
 
 
 class HeaderView(Mapping[str, str]):
-    """All headers of a request, by lower-case name. A lookup searches the message: few requests need one."""
+    """All headers of a request, by lower-case name. A lookup searches the message; few requests need it."""
 
     __slots__ = ("_message",)
 
@@ -104,7 +104,7 @@ class RequestHeaders:
                     self.remove.append(name)
                 if name not in _READ:
                     continue
-            raw = header.raw_value  # as `_text`, without a call a header
+            raw = header.raw_value  # inlined `_text`: this loop runs for every header
             found.setdefault(name, raw.decode("utf-8", "replace") if raw else header.value)
         self.method = found.get(":method", "")
         self.path = found.get(":path", "").partition("?")[0]
@@ -116,11 +116,11 @@ class RequestHeaders:
         self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
 
     def call_for_json(self, body: bytes | None) -> bool:
-        """Tell whether the body, None when there is none to be seen, must be JSON with a model.
+        """Tell whether the body must be JSON with a model. None: no body, or the proxy does not show it.
 
-        POST, PUT and PATCH to the known APIs call for it, whatever the content type says, and so does any
-        other body whose content type is JSON or missing. The rest is routed without a model, as is a body
-        that the proxy does not show.
+        It must be in a POST, PUT or PATCH to a known API, whatever the content type is. To another path it
+        must be when there is a body whose content type is JSON or missing. All other requests are routed
+        without a model, and so is a body that the proxy does not show.
         """
         if self.method not in _WITH_BODY:
             return False

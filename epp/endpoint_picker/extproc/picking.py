@@ -1,7 +1,7 @@
-"""What a request means to the picker: the processor of one exchange. Pure; the clock is passed in.
+"""The picker's processor of one exchange. Pure; the clock is passed in.
 
-The complete request is read and decided on; the response is looked at as it passes. Whatever ends the
-exchange, the router hears of the end of its decision exactly once.
+It reads the complete request and calls `Router.decide`, then reads the response as it passes. However the
+exchange ends, `Router.ended` is called exactly once for its decision.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ext_proc.wire import ProcessingRequest
 
 
 class Picking:
-    """An `ext_proc.processor.Processor` that has a router decide on one request, and keeps its record."""
+    """An `ext_proc.processor.Processor` that asks a router about one request and keeps the record."""
 
     __slots__ = (
         "_clock",
@@ -36,13 +36,13 @@ class Picking:
     )
 
     def __init__(self, router: Router, observer: Observer, now: float, clock: Callable[[], float]) -> None:
-        """Begin at time `now`. `clock` times the decision itself."""
+        """Begin at time `now`. `clock` measures how long `Router.decide` takes."""
         self._router = router
         self._observer = observer
         self._clock = clock
         self._headers: RequestHeaders | None = None
         self._subset: tuple[str, ...] | None = None
-        self._request: InferenceRequest | None = None  # while its decision waits
+        self._request: InferenceRequest | None = None  # set while its decision waits
         self._decision: Decision | None = None
         self._usage: UsageReader | None = None
         self._note_gap: Callable[[float], None] | None = None
@@ -52,13 +52,13 @@ class Picking:
     # Request
 
     def request_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Keep what the decision needs of the headers."""
+        """Keep the headers and the subset hint for the decision."""
         self._headers = headers = RequestHeaders(message.request_headers)
         self._subset = subset_hint(message)
         self.record.request_id = headers.request_id
 
     def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | Waiting:
-        """Read the body and decide. A body that the proxy does not show is not required to be JSON."""
+        """Read the body and decide; `RequestHeaders.call_for_json` says whether the body must be JSON."""
         headers, record = self._headers, self.record
         assert headers is not None  # noqa: S101 - the exchange calls request_headers first
         size = len(body) if body else 0
@@ -87,11 +87,11 @@ class Picking:
         return answer
 
     def resumed(self, late: Decision | Refusal, now: float) -> Forward | Reply:
-        """Answer the request whose decision had waited; the wait is not counted as time of the decision."""
+        """Answer the request whose decision waited; the wait does not count as decision time."""
         if isinstance(late, Decision):
             self._decision = late
         request, self._request = self._request, None
-        assert request is not None  # noqa: S101 - it waited
+        assert request is not None  # noqa: S101 - `request` set it when the decision began to wait
         if isinstance(late, Decision):
             return self._picked(late, request, now, 0.0)
         self.record.priority = request.priority
@@ -107,7 +107,7 @@ class Picking:
 
     def _picked(self, decision: Decision, request: InferenceRequest, now: float, took: float) -> Forward:
         headers, record = self._headers, self.record
-        assert headers is not None  # noqa: S101 - there was a request
+        assert headers is not None  # noqa: S101 - the exchange calls request_headers first
         record.priority = request.priority
         record.endpoint = decision.endpoint
         record.outcome = Outcome.PICKED
@@ -129,7 +129,7 @@ class Picking:
     # Response
 
     def response_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Note status and server, and whether usage can be read from the body."""
+        """Note the status and the server, and choose the reader of usage that fits the body."""
         record = self.record
         headers = ResponseHeaders(message.response_headers)
         record.response_status = headers.status
@@ -144,7 +144,7 @@ class Picking:
                 self._usage = DocumentUsage()
 
     def response_body(self, piece: bytes, now: float) -> None:
-        """Time the piece and look for usage."""
+        """Note when the piece came and read usage from it."""
         record = self.record
         record.response_bytes += len(piece)
         record.response_chunks += 1
@@ -163,7 +163,7 @@ class Picking:
     # End
 
     def ended(self, ending: Ending, now: float) -> None:
-        """Complete the record, and pass it to router and observer whatever fails on the way."""
+        """Complete the record and pass it to router and observer, even when one of these steps raises."""
         record = self.record
         record.ending = ending
         record.ended_at = now

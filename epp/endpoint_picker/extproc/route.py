@@ -1,4 +1,4 @@
-"""Serves ext-proc's Process with a router: makes the exchange of each stream, and logs."""
+"""The route of ext-proc's Process: makes an exchange for each stream and logs its faults."""
 
 import logging
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def process_route(
 
 
 class _LoggingObserver:
-    """Logs every exchange when it ends; only used at debug."""
+    """Logs every exchange when it ends; used only when the log level is debug."""
 
     __slots__ = ("_observer", "decided", "gap_counter", "started")
 

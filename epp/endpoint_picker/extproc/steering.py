@@ -1,4 +1,4 @@
-"""The endpoint picker protocol: how a proxy restricts a pick, receives it, and reports who served. Pure."""
+"""The endpoint picker protocol: subset hint, destination and the served endpoint's report. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ from inference_api.names import (
     SUBSET_NAMESPACE,
 )
 
-#: Destinations below this length, in bytes, have the bytes around them remembered; five IPv6 addresses fit.
+#: Destinations below this length, in bytes, get an entry in `_AROUND`, which bounds it. Ten IPv6 ones fit.
 _MEMO_BELOW: Final = 512
 #: By length: the header entry before and after the destination, and the metadata before it.
 _AROUND: Final[dict[int, tuple[bytes, bytes, bytes]]] = {}
@@ -23,8 +23,8 @@ _AROUND: Final[dict[int, tuple[bytes, bytes, bytes]]] = {}
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
     """Return the endpoints that the proxy restricts the pick to; None when it does not.
 
-    A list of strings, a comma-separated string and a list of comma-separated strings are all in use. A key
-    that is there with nothing usable under it is an empty restriction: no endpoint is allowed.
+    Proxies send a list of strings, a comma-separated string or a list of comma-separated strings. A key
+    without a usable value is an empty restriction: no endpoint is allowed.
     """
     value = wire.metadata_value(message, SUBSET_NAMESPACE, DESTINATION_SUBSET_KEY)
     if value is None:
@@ -42,8 +42,8 @@ def served_endpoint(message: ProcessingRequest) -> str:
 def steer(destination: str, remove: list[str], add: Sequence[tuple[str, str]] = ()) -> Forward:
     """Return the answer that names a destination, as header and as metadata, and removes and sets headers.
 
-    A pool of 32 endpoints has 29,760 destinations of three, so nothing is remembered by destination: the
-    bytes around it depend on its length only.
+    The bytes around a destination depend on its length only and are cached by it. A cache by destination
+    would miss: a pool of 32 endpoints has 29,760 destinations of three.
     """
     value = destination.encode()
     before, after, metadata = _AROUND.get(len(value)) or _around(len(value))

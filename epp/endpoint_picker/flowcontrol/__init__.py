@@ -1,1 +1,1 @@
-"""Whether a request may enter now: saturation and shedding."""
+"""Flow control: the saturation detector, and the decisions that wait."""

@@ -1,4 +1,4 @@
-"""The utilization-detector: load of candidates over capacity, from queue and KV-cache usage. Pure."""
+"""utilization-detector: saturation of the candidates. `Scheduler.decide` sheds by it. Pure."""
 
 from typing import ClassVar
 

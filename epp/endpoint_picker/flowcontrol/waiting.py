@@ -1,20 +1,20 @@
-"""The decisions that wait, and how each wait ends. Pure: the clock is an argument, timers are the shell's.
+"""The decisions that wait, and the end of each wait. Pure: `now` is an argument; no timer is set here.
 
-A plugin (`MayWait`) puts a decision off by returning a `Hold`; the room keeps it with its request. Every wait
-has one end:
+A `MayWait` plugin makes a decision wait by returning a `Hold`; the room keeps it with its request. Each event
+ends the wait in one way:
 
 | what happens | end | the plugin |
 |---|---|---|
 | the plugin releases the hold | decided anew; it may wait again, until its first deadline | released it |
-| the client goes (`cancel`) | none: `resume` is never called | `forget` |
+| the stream ends (`cancel`) | no answer: `resume` is never called | `forget` |
 | the deadline passes | the hold's refusal | `forget` |
-| no endpoint is left that may serve it | decided anew, which refuses it: no endpoints | `forget` |
+| no endpoint is left that may serve it | decided anew, and refused: no endpoints | `forget` |
 | another configuration comes into use | decided anew by that one, until its first deadline | `forget` |
-| the picker drains | refused: shutting down; from then on nothing waits | `forget` |
-| as many wait as may | the hold's refusal, at once | `forget` |
+| the picker drains | refused: shutting down; later holds too, at once | `forget` |
+| `limit` decisions wait already | the hold's refusal, at once | `forget` |
 | the plugin fails in `advance` | by its deadline at the latest; the other plugins go on | - |
-| the hold has no finite deadline | its refusal, at once; a fault | `forget` |
-| the hold is another decision's, too | its refusal, at once; a fault | - |
+| the hold has no finite deadline | its refusal, at once; logged as a fault | `forget` |
+| another decision waits with the same hold | its refusal, at once; logged as a fault | - |
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import MayWait
 
-#: Decisions that wait at a time. Each holds a request, whose body is counted in the picker's body budget.
+#: Most decisions that wait at a time. The body budget bounds the bodies of their requests.
 MAX_WAITING: Final = 10_000
-#: Deadlines of ended waits that are kept beyond those of live ones before they are cleared away.
+#: `add` rebuilds the heap when it has more than twice the live deadlines plus this many.
 _SLACK: Final = 64
 
 _SHUTTING_DOWN: Final = Refusal(Outcome.SHUTTING_DOWN, "the picker is shutting down")
@@ -56,9 +56,9 @@ class WaitingDecision(Waiting):
         self.subset = subset
         self.resume = resume
         self.hold = hold
-        """The newest; a decision that waits again has another one."""
+        """The newest hold; a decision that waits again gets another one."""
         self.deadline = hold.deadline
-        """That of the first hold: waiting again does not prolong it."""
+        """The first hold's deadline: waiting again does not prolong it."""
         self.is_over = False
         """Cancelled or answered."""
         self.is_timed = True
@@ -71,7 +71,7 @@ class WaitingDecision(Waiting):
 
 
 class Released:
-    """A wait that ended: the decision is refused with `refusal`, or made anew where that is None."""
+    """A wait that ended. The decision is refused with `refusal`, or made anew when that is None."""
 
     __slots__ = ("decision", "refusal")
 
@@ -81,19 +81,19 @@ class Released:
 
 
 class WaitingRoom:
-    """The waiting decisions of one pool. Whoever is given `Released` answers them, in order."""
+    """The waiting decisions of one pool. The caller that gets `Released` answers them, in order."""
 
     __slots__ = ("_by_hold", "_deadlines", "_limit", "_numbers", "_on_fault", "_owners", "is_draining")
 
     def __init__(self, on_fault: Callable[[Exception], None], limit: int = MAX_WAITING) -> None:
         self._owners: Sequence[MayWait] = ()
         self._on_fault = on_fault
-        """Takes what a plugin raised."""
+        """Called with each exception that a plugin raised."""
         self._limit = limit
         self._by_hold: dict[Hold, WaitingDecision] = {}
-        """In the order of their coming."""
+        """In the order in which they began to wait."""
         self._deadlines: list[tuple[float, int, WaitingDecision]] = []
-        """A heap; those of waits that ended stay in it until their turn."""
+        """A heap. Entries of ended waits stay until they reach its top."""
         self._numbers = 0
         self.is_draining = False
 
@@ -103,7 +103,7 @@ class WaitingRoom:
     def add(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
     ) -> WaitingDecision | Refusal:
-        """Take a decision in; a refusal when it may not wait."""
+        """Make a decision wait; return a refusal when it may not."""
         refusal = self._refusal(hold)
         if refusal is not None:
             return refusal
@@ -116,7 +116,7 @@ class WaitingRoom:
         return decision
 
     def again(self, decision: WaitingDecision, hold: Hold) -> Refusal | None:
-        """Take a released decision back in, which waits again; a refusal when it may not."""
+        """Make a released decision wait again; return a refusal when it may not."""
         refusal = self._refusal(hold)
         if refusal is None:
             decision.hold = hold
@@ -126,7 +126,7 @@ class WaitingRoom:
         return refusal
 
     def cancel(self, decision: WaitingDecision) -> None:
-        """Give a decision up, whether it waits or was released a moment ago."""
+        """Cancel a decision, whether it still waits or was released and not yet answered."""
         if decision.is_over:
             return
         decision.is_over = True
@@ -134,17 +134,17 @@ class WaitingRoom:
             self._forget(decision.hold)
 
     def advance(self, now: float) -> tuple[list[Released], float | None]:
-        """Return what is released at `now`, and when to ask next; None: nothing is due by time."""
+        """Return the waits that end at `now`, and when to call again; None: nothing is due by time."""
         released: list[Released] = []
         due: float | None = None
         for owner in self._owners:
             try:
                 holds, next_due = owner.advance(now)
-                # What was released before a fault stays released.
+                # `holds` may be a generator that raises: the holds before that stay released.
                 for hold in holds:
                     decision = self._by_hold.pop(hold, None)
                     if decision is not None:
-                        # Else a plugin that holds it again and again would keep it beyond its deadline.
+                        # Refuse a late one: its plugin could otherwise hold it again, beyond the deadline.
                         late = decision.deadline <= now
                         released.append(Released(decision, hold.refusal if late else None))
                 if next_due is not None and next_due < (inf if due is None else due):
@@ -163,13 +163,13 @@ class WaitingRoom:
         return released, due
 
     def use(self, owners: Sequence[MayWait]) -> list[Released]:
-        """Take the plugins of another configuration; return all that waited by the one before."""
+        """Use the plugins of another configuration; return all decisions that waited under the old one."""
         released = [self._ended(decision, None) for decision in list(self._by_hold.values())]
         self._owners = owners
         return released
 
     def drain(self) -> list[Released]:
-        """Refuse all that wait, and from now on whatever would."""
+        """Refuse the waiting decisions and, from now on, every decision that would wait."""
         self.is_draining = True
         return [self._ended(decision, _SHUTTING_DOWN) for decision in list(self._by_hold.values())]
 
@@ -184,15 +184,15 @@ class WaitingRoom:
         decision.is_timed = True
 
     def _ended(self, decision: WaitingDecision, refusal: Refusal | None) -> Released:
-        """End a wait against its owner's will."""
+        """End a wait that its plugin did not release, and call the hold's `forget`."""
         del self._by_hold[decision.hold]
         self._forget(decision.hold)
         return Released(decision, refusal)
 
     def _refusal(self, hold: Hold) -> Refusal | None:
-        """Return why the hold may not wait, its owner having forgotten it; None when it may."""
+        """Return None when the hold may wait; otherwise call its `forget` and return the refusal."""
         if hold in self._by_hold:
-            # One of the two decisions would never be answered. The owner keeps the hold: the other one waits.
+            # One of the two decisions would never be answered. No `forget`: the other decision still waits.
             self._on_fault(ValueError("a plugin gave one hold for two decisions"))
             return hold.refusal
         if not hold.deadline < inf:

@@ -1,7 +1,7 @@
 """The newest decisions with their reasons, recorded only while `/debug/decisions` is read.
 
-A look at `/debug/decisions` starts the recording, or keeps it going, for `WINDOW_S`. Pure: the shell that
-serves the page tells when the window is over.
+A GET of `/debug/decisions` starts the recording, or prolongs it, for `WINDOW_S`. Pure: `HttpServer` sets
+`recording`, and calls `stop` when the window is over.
 """
 
 from collections import deque
@@ -10,9 +10,9 @@ from typing import Any, Final
 from endpoint_picker.decision import Decision
 from endpoint_picker.request import InferenceRequest
 
-#: How long a look keeps the recording going, in seconds.
+#: Seconds of recording after a GET of the page.
 WINDOW_S: Final = 30.0
-#: Decisions kept; older ones go.
+#: Decisions kept; the oldest is dropped first.
 KEPT: Final = 64
 #: Longest request id and model name kept, in characters: clients choose both.
 NAME_LIMIT: Final = 128
@@ -46,6 +46,6 @@ class Decisions:
         return {"windowSeconds": WINDOW_S, "decisions": list(reversed(self._ring))}
 
     def stop(self) -> None:
-        """End the window; what was kept goes with it."""
+        """Stop recording and drop the decisions kept."""
         self.recording = False
         self._ring.clear()

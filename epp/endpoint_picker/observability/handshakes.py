@@ -10,11 +10,11 @@ from lean_grpc import FailedHandshake, HandshakeFailure
 
 #: Seconds for which a failure counts as recent.
 RECENT_S: Final = 300.0
-#: Seconds between two log lines of one kind; what comes between is counted.
+#: Seconds between two log lines of one kind; failures in between are counted.
 LOG_INTERVAL_S: Final = 60.0
 
 _SEE: Final = "see docs/install.md, Gateways"
-#: What to do, by kind. Kinds that are not here are logged at debug: probes and scans make them all the time.
+#: What to do, by kind. Other kinds are logged at debug, as probes and port scans cause them all the time.
 _ADVICE: Final = {
     HandshakeFailure.CLEARTEXT_HTTP2: (
         "a gateway speaks HTTP/2 without TLS to this port, which has TLS: have it use TLS "
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class HandshakeFailures:
-    """What is known of failed handshakes."""
+    """Counts failed handshakes and remembers when each kind was seen last."""
 
     __slots__ = ("_clock", "_log_again", "_seen_at", "_series", "_unlogged")
 

@@ -13,8 +13,8 @@ from endpoint_picker.observability.decisions import WINDOW_S, Decisions
 from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
-#: Connections at a time; one more ends the oldest, so that idle ones neither use up the process's descriptors
-#: nor keep probes out.
+#: Most connections at a time. One more closes the oldest, so that idle connections neither use up the file
+#: descriptors nor keep probes out.
 MAX_CONNECTIONS: Final = 128
 
 
@@ -62,7 +62,7 @@ class HttpServer:
 
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        assert server is not None  # noqa: S101 - there is one from `setup` on
+        assert server is not None  # noqa: S101 - `setup` made it
         connections = server.connections
         if len(connections) >= MAX_CONNECTIONS:
             connections[0].force_close()
@@ -82,14 +82,14 @@ class HttpServer:
         return web.Response(status=503, text=f"not ready: {reason}\n")
 
     async def _debug_config(self, _request: web.Request) -> web.Response:
-        """Say how the texts stand that the operator gave: small and cheap, whatever the pool's size."""
+        """Return the verdicts on the offered texts and the health; small, whatever the pool's size."""
         return web.json_response(text=self._offered().model_dump_json())
 
     async def _debug_state(self, _request: web.Request) -> web.Response:
         return web.json_response(self._state())
 
     async def _debug_decisions(self, _request: web.Request) -> web.Response:
-        """Show the newest decisions, and go on recording them for a while."""
+        """Return the newest decisions, and record for another WINDOW_S."""
         self._close_window()
         self._decisions.recording = True
         self._window = asyncio.get_running_loop().call_later(WINDOW_S, self._decisions.stop)

@@ -1,4 +1,4 @@
-"""The picker's metrics: one table of names, and the observer that fills it. Names as in existing pickers."""
+"""The picker's metrics, and the observer that fills them. Names follow existing pickers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ MAX_SERIES: Final = 2000
 #: Longest model name that is a label value, in characters; a longer one is counted as "other".
 MAX_NAME: Final = 256
 OTHER: Final = "other"
-#: Names looked at for one that may go; a name with requests at servers may not.
+#: Unproven names tried when one has to make room; a name with requests at servers stays.
 _TRIES: Final = 8
 
 _MODEL: Final[Labels] = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -102,10 +102,10 @@ class _Timings:
 
 
 class _Series:
-    """The children of one (model, priority), looked up once a request.
+    """The series of one (model, priority).
 
-    The histograms are made for the first response that is no error: a client that invents model names gets
-    errors, and must not make the page a hundred lines longer with each.
+    The histograms are made with the first complete response below 400, or streamed one. A client that invents
+    model names gets errors; each name must not add a hundred lines to the page.
     """
 
     __slots__ = ("_metrics", "_timings", "key", "labels", "proven", "running", "total")
@@ -118,7 +118,7 @@ class _Series:
         self.key = key
         self.labels = labels
         self.proven = proven
-        """The model has given a 2xx answer, or this is "other": the series stays."""
+        """The model has given a 2xx answer, or is "other": the series is never dropped."""
         self.total: Count = metrics.request_total.labels(*labels)
         self.running: Count = metrics.request_running.labels(*labels)
 
@@ -140,7 +140,7 @@ class _Series:
 
 
 class PickerMetrics:
-    """Counts exchanges; an `extproc.record.Observer`. Register it to have it read."""
+    """Counts exchanges, as a `record.Observer`; `register` puts it on /metrics."""
 
     def __init__(self) -> None:
         self._proven: set[str] = set()
@@ -149,7 +149,7 @@ class PickerMetrics:
         """The series of the other models, the oldest first."""
         self._cache: dict[tuple[str, int], _Series] = {}
         self._elsewhere_counted: dict[Record, _Series] = {}
-        """Exchanges under way that are counted in another series than their own: they have to end there."""
+        """Exchanges under way that are counted in another series: their end must be counted there, too."""
         self.streams = Counts(PREFIX + "extproc_streams_inflight", "Open ext-proc streams.", gauge=True)
         self.request_total = Counts(PREFIX + "request_total", "Requests that were routed or refused.", _MODEL)
         self.request_errors = Counts(
@@ -214,13 +214,13 @@ class PickerMetrics:
             self._of(record).running.value += 1
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
-        """Return what counts the times between two pieces of a response."""
+        """Return the function that counts the time between two pieces of a response."""
         return self._of(record).timings.gap.observe
 
     def ended(self, record: Record) -> None:
         """Count everything that is known at the end."""
         self._streams.value -= 1
-        assert record.ending is not None  # noqa: S101 - that is what "ended" means
+        assert record.ending is not None  # noqa: S101 - `Picking.ended` sets it before this call
         self._ending[record.ending].value += 1
         if record.outcome is None:
             return
@@ -265,7 +265,7 @@ class PickerMetrics:
         return self._new(record) if series is None else series
 
     def _new(self, record: Record) -> _Series:
-        """Return a new series for the exchange or, without room for one, the nearest that there is."""
+        """Return a new series; without room, the model's at priority 0, else that of "other"."""
         model = record.model if len(record.model) <= MAX_NAME else OTHER
         key = (model, record.priority)
         series = self._added(key) if self._has_room(model) else self._cache.get((model, 0))
@@ -284,7 +284,7 @@ class PickerMetrics:
         return series
 
     def _has_room(self, model: str) -> bool:
-        """Tell whether the model may have one more series, after another one has made room if need be."""
+        """Tell whether the model may have one more series; drops an unproven model if that makes room."""
         if model == OTHER:
             return False
         known = model in self._proven or model in self._unproven
@@ -293,7 +293,7 @@ class PickerMetrics:
         for name in list(islice(self._unproven, _TRIES)):
             held = self._unproven.pop(name)
             if any(series.running.value for series in held):
-                self._unproven[name] = held  # behind the others, which are looked at next time
+                self._unproven[name] = held  # moves to the end, so that the next call tries other names
                 continue
             for series in held:
                 del self._cache[series.key]
@@ -319,7 +319,7 @@ class PickerMetrics:
         return int(self._streams.value)
 
     def read_pool(self, name: str, figures: Callable[[], PoolFigures]) -> None:
-        """Add the gauges of a pool, read when they are asked for."""
+        """Add the gauges of a pool; `figures` is called on every collection."""
 
         def gauge(metric: str, help_text: str, value: Callable[[PoolFigures], float]) -> None:
             reading = Reading(PREFIX + metric, help_text, ("name",), lambda: [((name,), value(figures()))])
@@ -339,17 +339,17 @@ class PickerMetrics:
         )
 
     def read(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Add one gauge without labels, read when it is asked for."""
+        """Add one gauge without labels; `value` is called on every collection."""
         self._readings.append(Reading(PREFIX + name, help_text, (), lambda: [((), value())]))
 
     def read_each(
         self, name: str, help_text: str, labels: Labels, read: Callable[[], Iterable[tuple[Labels, float]]]
     ) -> None:
-        """Add a gauge with labels whose (label values, value) pairs are read when they are asked for."""
+        """Add a gauge with labels; `read` returns its (label values, value) pairs on every collection."""
         self._readings.append(Reading(PREFIX + name, help_text, labels, read))
 
     def collect(self) -> Iterable[Metric]:
-        """Return all families; what prometheus_client calls."""
+        """Return all families; prometheus_client calls this."""
         families: tuple[Counts | Histogram | Reading, ...] = (
             self.streams, self.request_total, self.request_errors, self.request_running,
             self.request_duration, self.ttft, self.tpot, self.gaps, self.request_bytes, self.response_bytes,
@@ -359,12 +359,12 @@ class PickerMetrics:
         return [family.collect() for family in families]
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Have these metrics read with the registry's others."""
+        """Add these metrics to the registry."""
         registry.register(self)
 
 
 def _error_code(record: Record) -> str:
-    """Return the code of a failed request, "" for one that went well."""
+    """Return the code of a failed request, "" for one that succeeded."""
     if record.outcome is not None and record.outcome is not Outcome.PICKED:
         return record.outcome.code
     if record.response_status >= 400:

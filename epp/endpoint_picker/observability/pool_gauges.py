@@ -1,4 +1,4 @@
-"""Gauges over the endpoint table, read when Prometheus asks. They change nothing."""
+"""Gauges over the endpoint table, computed on every collection. They change nothing."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from inference_api.offered import Offered
 
 
 class ScrapeCounts(NamedTuple):
-    """How the scraping goes, read when it is asked for."""
+    """Readers of the scraper's counters."""
 
     scrapes: Callable[[], int]
     failures: Callable[[], int]
 
 
 def pool_figures(table: EndpointTable) -> PoolFigures:
-    """Return the averages over the ready endpoints; an endpoint without fresh metrics is left out of them."""
+    """Return the averages over the ready endpoints, without endpoints whose metrics are unknown."""
     rows = table.ready_rows
     return PoolFigures(
         ready_endpoints=int(rows.size),

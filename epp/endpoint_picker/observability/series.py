@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms for one thread, and their way into a Prometheus registry.
+"""Counters, gauges and histograms for one thread, which a Prometheus registry can collect.
 
 prometheus_client's own histogram walks its buckets under a lock on every observation (some 2 us for the
 latency buckets); these find the bucket by bisection and need no lock, as only the event loop writes them.
-Reading happens on the same loop. Number of series: the caller bounds the label values.
+They are collected on the same loop. The caller bounds the label values, and so the number of series.
 """
 
 from bisect import bisect_left
@@ -109,7 +109,7 @@ class Counts:
 
 
 class Reading:
-    """A gauge whose values are asked for when they are read."""
+    """A gauge whose values a function returns on every collection."""
 
     __slots__ = ("_help", "_labels", "_name", "_read")
 

@@ -1,4 +1,4 @@
-"""The page /debug/state: everything a pool's decisions rest on, as JSON values. For people; it reads only."""
+"""The page /debug/state: the state behind a pool's decisions, as JSON values. It changes nothing."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The candidates of one decision, and what its stages learn about them. Each decision owns its own."""
+"""The candidates of one decision, with the facts that its stages add. No two decisions share them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ import numpy as np
 from endpoint_picker.datalayer.table import Floats, Rows
 from endpoint_picker.scheduling.hold import Hold
 
-#: What producers make and scorers read, by the ecosystem's names of it.
+#: Name of an output of producers, as `consumes` and `produces` declare it; the name is the ecosystem's.
 PREFIX_MATCH: Final = "PrefixCacheMatchInfo"
 
 _NO_FLOATS: Final[Floats] = np.zeros(0)
@@ -16,7 +16,7 @@ _NO_ROWS: Final[Rows] = np.zeros(0, dtype=np.intp)
 
 
 class Candidates:
-    """Filled from stage to stage. Every array has one value a candidate, in the order of `rows`."""
+    """Each stage adds to it. Every array has one value for each candidate, in the order of `rows`."""
 
     __slots__ = (
         "block_tokens",
@@ -34,14 +34,14 @@ class Candidates:
         self.rows = rows
         """Rows of the endpoint table in ascending order; filters narrow them, the other stages do not."""
         self.held = held
-        """The hold that was released when this decision is made after a wait."""
+        """The released hold when the decision is made after a wait, else None."""
         self.scored: list[tuple[str, Floats]] | None = None
-        """(scorer name, weighted score of each candidate), for recording; None when it is not asked for."""
+        """(scorer name, weighted score of each candidate); None unless decisions are recorded."""
         self.order = _NO_ROWS
         """Positions in `rows`, best first, as the picker chose; empty when the filters left nothing."""
         self.entry_port = 0
-        """Port by which the pod of the first in order is entered; 0 is the endpoint's own."""
-        # PREFIX_MATCH.
+        """Port of the destination on the first endpoint's address; 0 is the endpoint's own port."""
+        # Written by the producer of PREFIX_MATCH.
         self.prefix_matched = _NO_FLOATS
         """Leading blocks of the prompt that the candidate is believed to hold."""
         self.prompt_blocks = 0
@@ -52,7 +52,7 @@ class Candidates:
         """Hashes of the prompt's blocks."""
 
     def narrow(self, rows: Rows) -> None:
-        """Keep only these of the rows, and what producers have learnt about them."""
+        """Keep only these of the rows, with their prefix matches."""
         if rows.size != self.rows.size:
             if self.prefix_matched.size:
                 self.prefix_matched = self.prefix_matched[np.searchsorted(self.rows, rows)]

@@ -1,4 +1,4 @@
-"""Why a decision waits: what a plugin returns to put it off. Plain values."""
+"""The value that a plugin returns to make a decision wait."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +18,10 @@ class Hold:
         self, *, deadline: float, refusal: Refusal, forget: Callable[["Hold"], None], note: Any = None
     ) -> None:
         self.deadline = deadline
-        """When the wait ends at the latest, seconds of the pool's clock; the client gets `refusal` then."""
+        """Seconds of the pool's clock at which the wait ends with `refusal`."""
         self.refusal = refusal
         """The answer when the deadline passes or no more decisions may wait."""
         self.forget = forget
-        """The owner's: drops the hold, whose wait ended otherwise than by its release."""
+        """Called with the hold when the wait ends without the owner's release; the owner drops the hold."""
         self.note = note
-        """The owner's own; it finds it in `Candidates.held` when the decision is made anew."""
+        """Any value of the owner's, which reads it from `Candidates.held` when the decision is made anew."""

@@ -1,4 +1,4 @@
-"""A number an endpoint that follows from what discovery says of it, such as its labels. Pure."""
+"""A column computed from discovered facts of endpoints, such as their labels. Pure."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Floats
 
 
 class PerEndpoint:
-    """A column of such numbers; it is worked out once for each version of the table."""
+    """One number for each endpoint, computed once for each version of the table."""
 
     __slots__ = ("_of", "_table", "_values", "_version")
 
@@ -19,7 +19,7 @@ class PerEndpoint:
         self._values: Floats = np.zeros(0)
 
     def column(self, table: EndpointTable) -> Floats:
-        """Return the number of every row, NaN for a row without tenant. It must not be changed."""
+        """Return the number of every row, NaN for a row without endpoint. Do not change the array."""
         if table.version != self._version or table is not self._table:
             self._values = np.array(
                 [np.nan if each is None else self._of(each) for each in table.endpoints], dtype=np.float64

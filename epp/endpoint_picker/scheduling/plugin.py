@@ -1,8 +1,8 @@
 """The contracts of scheduling plugins. A plugin is a class found by its type string; it does no I/O.
 
-A plugin says what it is by its base classes: `Filter`, `Producer`, `Scorer`, `Picker`, `SaturationDetector`,
-`ProfileHandler` (profile_handler.py), and beside these `MayWait` for one that puts decisions off, `Follower`
-for one that follows them.
+A plugin's base classes are its stages: `Filter`, `Producer`, `Scorer`, `Picker`, `SaturationDetector`,
+`ProfileHandler` (profile_handler.py). A producer that makes decisions wait is also a `MayWait`; a plugin that
+is called on a decision, its first byte and its end is also a `Follower`.
 Stages run for every request: they allocate nothing per endpoint, log nothing and never raise.
 """
 
@@ -32,7 +32,7 @@ class PluginParams(BaseModel):
 
 
 class NoParams(PluginParams):
-    """For a plugin that has nothing to set."""
+    """The parameters of a plugin that has none."""
 
 
 class RandomSource(Protocol):
@@ -44,7 +44,7 @@ class RandomSource(Protocol):
 
 
 class Pool:
-    """What outlives a configuration and is shared by its plugins. Only the named writers write."""
+    """State that plugins share and that outlives a configuration. table.py names the writers of columns."""
 
     __slots__ = ("clock", "index", "ledger", "rng", "table", "wake")
 
@@ -55,13 +55,13 @@ class Pool:
         self.clock = clock
         """Monotonic, in seconds."""
         self.rng: RandomSource
-        """The scheduler's randomness; it sets it before a plugin is attached."""
+        """Set by the scheduler before it attaches a plugin."""
         self.wake: Callable[[], None] = lambda: None
-        """Has every `MayWait.advance` called soon: for a plugin whose holds are released by an event."""
+        """Requests a call of every `MayWait.advance`, for a plugin that releases holds on an event."""
 
 
 class Plugin(ABC):
-    """What every plugin class offers: its type string, its parameter model, a constructor."""
+    """Base of every plugin class: its type string, its parameter model, its constructor."""
 
     __slots__ = ()
 
@@ -69,62 +69,62 @@ class Plugin(ABC):
     """Name in the configuration; equal to the name of its entry point."""
     params_type: ClassVar[type[PluginParams]] = NoParams
     consumes: ClassVar[frozenset[str]] = frozenset()
-    """What it reads of the candidates that a producer has to make first, by name."""
+    """Names of the producers' outputs that the plugin reads from the candidates."""
 
     def __init__(self, params: Any) -> None:  # noqa: B027 - most plugins override it, none must
         """Take the validated parameters, an instance of `params_type`."""
 
     def attach(self, pool: Pool) -> None:  # noqa: B027 - few plugins need it
-        """Take what the pool offers: called when the configuration is taken into use.
+        """Take what the plugin needs of the pool; called when its configuration comes into use.
 
-        It is called again when another configuration turned out not to be usable.
+        Called again when a newer configuration could not be attached and this one returns.
         """
 
 
 class Filter(Plugin):
-    """Narrows the candidates. It runs once for each attempt at a decision: anew after a wait.
+    """Narrows the candidates. It runs again when the decision is made anew after a wait.
 
-    One that consumes what a producer makes runs after the producers, and so do the filters listed after it.
+    A filter with `consumes` runs after the producers, and so do the filters listed after it.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def filter(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
-        """Return those of the candidates' rows that stay, in the order given; none is an answer.
+        """Return the candidates' rows that stay, in the order given; the array may be empty.
 
-        The array must not be changed afterwards.
+        Neither filter nor caller changes the array afterwards.
         """
 
 
 class Producer(Plugin):
-    """Learns something about the candidates that the filters left, for producers and scorers after it."""
+    """Computes facts about the candidates that the filters left, for the stages after it."""
 
     __slots__ = ()
 
     produces: ClassVar[frozenset[str]]
-    """What it writes into the candidates, by name."""
+    """Names of the outputs that it writes into the candidates."""
 
     @abstractmethod
     def produce(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Hold | None:
         """Write its outputs into the candidates; a `MayWait` may return a hold instead.
 
-        After a wait the decision is made anew from its filters on, as endpoints may have changed;
-        `candidates.held` is the released hold then.
+        After a wait the decision is made anew from its filters on, because endpoints may have changed.
+        `candidates.held` is then the released hold.
         """
 
 
 class Scorer(Plugin):
-    """Says how good each candidate is."""
+    """Scores each candidate."""
 
     __slots__ = ()
 
     bounded: ClassVar[bool] = False
-    """True when the class itself keeps to [0, 1] without NaN; others are clamped."""
+    """True when `score` returns [0, 1] without NaN; the scores of other classes are clamped."""
 
     @abstractmethod
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
-        """Return a float64 a candidate in [0, 1]; it is a fresh array that the caller may change."""
+        """Return one float64 in [0, 1] for each candidate, in a fresh array that the caller may change."""
 
 
 class Picker(Plugin):
@@ -138,7 +138,7 @@ class Picker(Plugin):
 
 
 class SaturationDetector(Plugin):
-    """Measures how full endpoints are."""
+    """Measures the load of endpoints against their capacity."""
 
     __slots__ = ()
 
@@ -148,17 +148,17 @@ class SaturationDetector(Plugin):
 
 
 class MayWait(Plugin):
-    """A producer that returns holds. flowcontrol/waiting.py lists how a hold ends."""
+    """A producer that returns holds. flowcontrol/waiting.py lists the ends of a hold."""
 
     __slots__ = ()
 
     @abstractmethod
     def advance(self, now: float) -> tuple[Iterable[Hold], float | None]:
-        """Return the holds released at `now`, and when to be asked next; None: by `Pool.wake` only."""
+        """Return the holds released at `now`, and when to call again; None: only after `Pool.wake`."""
 
 
 class Follower(Plugin):
-    """A plugin that follows decisions to their end. What it does not override is not called."""
+    """A plugin that is called at three points of a request. Methods not overridden cost nothing."""
 
     __slots__ = ()
 

@@ -28,23 +28,23 @@ class WeightedScorer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Everything is bound when it is built: per request there is no lookup and no check."""
+    """The stages of one profile as bound methods, so that a request needs no lookup and no check."""
 
     name: str
     filters: tuple[FilterFn, ...]
     producers: tuple[ProduceFn, ...]
-    """Those whose outputs the profile consumes, each after those that it consumes from itself."""
+    """The producers whose outputs the profile consumes, each after the producers that it consumes from."""
     scorers: tuple[WeightedScorer, ...]
     pick: PickFn
     late_filters: tuple[FilterFn, ...] = ()
-    """The first filter that consumes what a producer makes, and the filters after it."""
+    """The first filter with `consumes`, and the filters after it; they run after the producers."""
 
     def run(
         self, request: InferenceRequest, candidates: Candidates, table: EndpointTable, rng: RandomSource
     ) -> Hold | None:
         """Narrow the candidates and set their order, best first; it stays empty when none is left.
 
-        A hold of a producer ends the run; it is returned.
+        A producer's hold ends the run and is returned.
         """
         for narrow in self.filters:
             candidates.rows = narrow(request, candidates, table)

@@ -1,4 +1,4 @@
-"""The contract of profile handlers: plugins that say which profiles run for a request."""
+"""The contract of profile handlers: plugins that choose the profiles that run for a request."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Plugin, RandomSource
 from endpoint_picker.scheduling.profile import Profile
 
-#: Profiles of a configuration.
+#: Most profiles of a configuration.
 MAX_PROFILES: Final = 64
 
 
 class ProfileHandler(Plugin):
-    """Says which profiles run for a request and joins what they chose."""
+    """Chooses the profiles that run for a request and joins their results."""
 
     __slots__ = ()
 
     most_profiles: ClassVar[int] = 1
-    """Profiles that it can run."""
+    """Most profiles that it can run."""
 
     def fault_of(self, profiles: Sequence[str]) -> str:
-        """Return why it cannot run the profiles of these names, "" when it can."""
+        """Return why the handler cannot run profiles of these names; "" when it can."""
         if len(profiles) > self.most_profiles:
             most = "one profile" if self.most_profiles == 1 else f"{self.most_profiles} profiles"
             return f"more than {most} is not supported by {self.type_name}"
@@ -39,7 +39,8 @@ class ProfileHandler(Plugin):
         rng: RandomSource,
         profiles: Sequence[Profile],
     ) -> Sequence[Candidates] | Hold:
-        """Return the candidates of each profile that ran, with their order: the primary's first.
+        """Return the candidates of each profile that ran, with their order: the primary profile's first.
 
-        The first of each is reserved; the first's order is the destination. Empty: no endpoint may serve.
+        The scheduler reserves the best endpoint of each. The order of the primary profile is the destination.
+        Empty: no endpoint may serve.
         """

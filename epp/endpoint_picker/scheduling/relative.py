@@ -8,10 +8,10 @@ from endpoint_picker.datalayer.table import Counts, Floats
 def lower_is_better(load: Floats, otherwise: Floats | Counts) -> Floats:
     """Return (max - x) / (max - min) of each value, all 1.0 when they are equal.
 
-    NaN is unknown. An unknown value scores 0 while another one is known: a server whose metrics stopped is
-    no idle server. When none is known, `otherwise` (one value each, never NaN) takes the place of `load`.
+    NaN is unknown. An unknown value scores 0 while another one is known: a server whose metrics stopped must
+    not look idle. When none is known, `otherwise` (one value each, never NaN) is scored instead of `load`.
     """
-    low = np.minimum.reduce(load)  # what `min` comes to, without its detour
+    low = np.minimum.reduce(load)  # faster than `min`, which calls this through Python
     if low != low:  # NaN: some value is unknown
         return _with_unknown(load, otherwise)
     high = np.maximum.reduce(load)

@@ -1,7 +1,7 @@
 """The decision: from a request to a reserved endpoint, a refusal or a hold. Pure; the clock is passed in.
 
-`Scheduler` owns what a pool's decisions read and write. Discovery and scraping feed its table from outside. A
-process and a simulation drive the same object, each with its own clock and randomness.
+`Scheduler` owns the state that a pool's decisions read and write. Discovery and scraping write its table. A
+process and a simulation use the same class, each with its own clock and randomness.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from ext_proc.body.openai import MAX_MATERIAL_BYTES
 
-#: From this load on a request of negative priority is turned away.
+#: Saturation from which a request of negative priority is refused.
 SATURATED: Final = 1.0
 
-#: Tells a pod's proxy which of its ranks serves the request.
+#: Header that names the rank to a pod's proxy.
 DATA_PARALLEL_HEADER: Final = "x-data-parallel-host-port"
 
 _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
@@ -45,14 +45,14 @@ DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How a configuration decides. Everything is bound when it is built."""
+    """The scheduling part of a configuration, with its methods bound."""
 
     profiles: tuple[Profile, ...]
     """The primary one first."""
     handler: ProfileHandler
     detector: SaturationDetector
     plugins: tuple[Plugin, ...] = ()
-    """All that are attached to the pool when the configuration is taken into use."""
+    """The plugins whose `attach` is called when the configuration comes into use."""
     waiters: tuple[MayWait, ...] = ()
     decided: tuple[DecidedHook, ...] = ()
     """Called before the reservation is made."""
@@ -84,7 +84,7 @@ class Scheduler:
         recorder: Recorder,
         on_fault: Callable[[Exception], None],
     ) -> None:
-        """Take with `on_fault` what a follower raised."""
+        """`on_fault` is called with each exception that a follower raised."""
         self.pool = pool
         self._on_fault = on_fault
         self._rng = pool.rng = rng
@@ -97,16 +97,16 @@ class Scheduler:
         self.prompt_blocks = 0
         """Prompt blocks of all picks, the hit rate's denominator."""
         self.matched_blocks = 0
-        """Prompt blocks of all picks that were believed to be cached where they went."""
+        """Prompt blocks of all picks that the prefix index held for the picked endpoint."""
         self.use(scheduling)
 
     @property
     def scheduling(self) -> Scheduling:
-        """Return what decides now."""
+        """Return the scheduling in use."""
         return self._scheduling
 
     def use(self, scheduling: Scheduling) -> None:
-        """Decide by `scheduling` from the next request on."""
+        """Attach the plugins, then decide by `scheduling` from the next request on."""
         for plugin in scheduling.plugins:
             plugin.attach(self.pool)
         self._scheduling = scheduling
@@ -116,8 +116,8 @@ class Scheduler:
     ) -> Decision | Refusal | Hold:
         """Pick and reserve, say why not, or return the hold of the plugin that puts the decision off.
 
-        `held` is the hold that was released, when the decision is made after a wait. A refusal is shared and
-        not to be changed.
+        `held` is the released hold when the decision is made after a wait. Refusals are shared objects: do
+        not change them.
         """
         pool, scheduling = self.pool, self._scheduling
         table = pool.table
@@ -149,9 +149,9 @@ class Scheduler:
                 for at, reservation in enumerate(reservations):
                     hook(request, chosen[at], reservation)
             except Exception as fault:  # third-party plugins raise anything
-                # The others have noted the decision already: it stands, so that they hear of its end.
+                # Followers called before have noted the decision. It stands, so that `ended` reaches them.
                 self._on_fault(fault)
-        # Reserving is the last step: a fault before it leaves nothing to give back.
+        # Reserve last: a fault in an earlier step then leaves nothing to release.
         for reservation in reservations:
             pool.ledger.reserve(reservation)
         return decision
@@ -159,8 +159,8 @@ class Scheduler:
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Give the prompt's tokens back, as it has been computed, and call the followers.
 
-        When another endpoint than the primary answered, the request is counted there from now on; an address
-        that is no ready endpoint's is not counted.
+        When another endpoint than the primary answered, the primary's reservation moves there and the others
+        are released. All are released when that address is no ready endpoint.
         """
         ledger = self.pool.ledger
         if record.served_by and record.served_by != decision.endpoint:
@@ -185,7 +185,7 @@ class Scheduler:
             self._follow(hook, decision, record)
 
     def _follow(self, hook: Hook, decision: Decision, record: Record) -> None:
-        """Call a follower; its fault must not keep the others from what they are due."""
+        """Call a follower; pass its fault to `on_fault`, so that the followers after it are called, too."""
         try:
             hook(decision, record)
         except Exception as fault:  # third-party plugins raise anything
@@ -197,12 +197,12 @@ class Scheduler:
         return self._scheduling.detector.saturation(table.ready_rows, table, self.pool.clock())
 
     def _decision(self, request: InferenceRequest, chosen: Sequence[Candidates]) -> Decision:
-        """Return the decision, not reserved yet: the first's order is the destination."""
+        """Return the decision, not reserved yet; the order of `chosen[0]` is the destination."""
         first = chosen[0]
         hostports = self.pool.table.hostports
         rows = first.rows[first.order].tolist()
         endpoint = hostports[rows[0]]
-        # The material of a very long prompt is cut; there the body's size tells how long it is.
+        # Prompt material ends at MAX_MATERIAL_BYTES; estimate a longer prompt by the size of the body.
         size = len(request.prompt)
         tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
         blocks = first.prompt_blocks
@@ -240,5 +240,5 @@ def _enter_by(decision: Decision, port: int) -> None:
 
 
 def _matched(chosen: Candidates) -> int:
-    """Return how many leading blocks of the prompt the first in order holds."""
+    """Return how many leading blocks of the prompt the best candidate holds."""
     return int(chosen.prefix_matched.item(chosen.order.item(0)))

@@ -1,4 +1,4 @@
-"""The parameter that all pickers share, and how they take the first few of an order. Pure."""
+"""The parameter that all pickers share, and the selection of the highest keys. Pure."""
 
 from pydantic import Field
 
