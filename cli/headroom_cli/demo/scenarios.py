@@ -80,9 +80,10 @@ def silence(stage: Stage) -> list[Measurement]:
     """Once all is healed, two full passes of the operator write nothing."""
     for _ in range(QUIET_TRIES):
         settle(stage)
+        # The pass that wrote Ready goes on to the pool's annotation and to events: let it end.
+        _await_passes(stage, 1)
         before = _transitions(stage)
-        stage.audit.mark()
-        wait_for("two full passes of the operator", lambda: _passes(stage) >= 2, limit_s=LIMIT_S, every_s=0.5)
+        _await_passes(stage, 2)
         writes = stage.audit.writes(OPERATOR_USER)
         if not writes:
             return [Measurement("writes_of_a_no_op_pass", 0, "writes", 0)]
@@ -90,6 +91,14 @@ def silence(stage: Stage) -> list[Measurement]:
             raise DemoError(f"a pass without drift wrote {len(writes)} times, first: {writes[0]}")
         # A condition changed meanwhile, so the writes had a cause: try again.
     raise DemoError(f"the pool's conditions changed during each of {QUIET_TRIES} tries")
+
+
+def _await_passes(stage: Stage, count: int) -> None:
+    """Mark the audit log and wait until the operator has listed the pools that many times."""
+    stage.audit.mark()
+    wait_for(
+        f"{count} full passes of the operator", lambda: _passes(stage) >= count, limit_s=LIMIT_S, every_s=0.5
+    )
 
 
 def _passes(stage: Stage) -> int:
