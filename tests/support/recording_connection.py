@@ -1,4 +1,4 @@
-"""A connection to an API server that is a dictionary: it records each call and refuses those it is told to.
+"""A connection to an API server that is a dictionary: it records each call and refuses those a test names.
 
 It merges maps and replaces lists, and keeps managedFields entries of whole bodies. What server-side apply
 really does is tested on the real API server; here tests look at the calls.

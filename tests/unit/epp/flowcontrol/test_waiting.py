@@ -18,7 +18,7 @@ LATE = Refusal(Outcome.OVERLOADED, "waited too long")
 
 
 class Queue(MayWait):
-    """Releases what it is told to."""
+    """Releases the holds that a test lists."""
 
     __slots__ = ("due", "fails", "forgotten", "held", "ready")
     type_name = "queue"

@@ -63,7 +63,7 @@ class Bench:
 
 
 def stray(**metadata: Any) -> Object:
-    """Return a ConfigMap of ours that no plan names."""
+    """Return a ConfigMap with the label of Headroom that no plan names."""
     labels = {"app.kubernetes.io/managed-by": "headroom"}
     return {"metadata": {"name": "old-config", "labels": labels, **metadata}, "data": {}}
 

@@ -1,4 +1,4 @@
-"""What is told, and in which portions; the API is a recorder."""
+"""What the reporter writes, and in which portions; the API is a recorder."""
 
 import asyncio
 from dataclasses import replace
