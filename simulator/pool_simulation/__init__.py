@@ -1,0 +1,1 @@
+"""Simulation of whole pools on a virtual clock: the picker's own code decides over engine models."""
