@@ -62,6 +62,12 @@ class FixedRouter:
     def first_byte(self, decision: Decision, record: Record) -> None:
         pass
 
+    def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def response_complete(self, decision: Decision, record: Record) -> Sequence[tuple[str, str, float]]:
+        return ()
+
     def ended(self, decision: Decision, record: Record) -> None:
         pass
 

@@ -13,24 +13,37 @@ import sys
 import textwrap
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from endpoint_picker.config.registry import Registry
-from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Producer, SaturationDetector, Scorer
+from endpoint_picker.scheduling.plugin import (
+    Admitter,
+    Filter,
+    Follower,
+    Picker,
+    Plugin,
+    Producer,
+    SaturationDetector,
+    Scorer,
+    Screener,
+)
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 
 PAGE: Final = Path(__file__).with_name("plugins.md")
 
 _KINDS: Final[dict[str, type[Plugin]]] = {
     "Profile handlers": ProfileHandler,
+    "Saturation detectors": SaturationDetector,
+    "Screeners": Screener,
+    "Admitters": Admitter,
     "Filters": Filter,
     "Scorers": Scorer,
     "Pickers": Picker,
     "Producers": Producer,
-    "Saturation detectors": SaturationDetector,
+    "Reporters": Follower,
     "Settings of built-in parts": Plugin,
 }
 
@@ -50,9 +63,13 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
     "not matched; a server that lacks an early block gets nothing for later ones",
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
+    "concurrency-detector": "the name of the producer is no parameter: the ledger counts; no server left is "
+    "503, not 429; a limit that the mode does not read is refused",
     "core-metrics-extractor": "no LoRA series and no custom metrics yet; all engines of a pod are combined",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
-    "header-based-testing-filter": "without the header it keeps all",
+    "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
+    "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "
+    "none of them",
     "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "
     "is refused",
     "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
@@ -63,12 +80,14 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
     "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
+    "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
     "queue-scorer": "counts what was sent since the last scrape; an unknown queue scores 0 while "
     "one is known",
     "random-picker": "`maxNumOfEndpoints` is 3",
     "running-requests-size-scorer": "as queue-scorer",
     "token-load-scorer": "the name of the producer is no parameter: the ledger counts tokens",
-    "utilization-detector": "a detector only, no filter; `headroom`, which only its filter reads, is refused",
+    "utilization-detector": "counts what was sent since the last scrape; `headroom`, which only its filter "
+    "reads, is refused without one",
     "utilization-filter": "an unknown signal does not meet a limit while it is known of another server; "
     "it counts what was sent since the last scrape",
     "weighted-random-picker": "`maxNumOfEndpoints` is 3",
@@ -100,7 +119,6 @@ _NOT_OFFERED: Final[dict[str, str]] = {
             "mm-embeddings-cache-producer",
             "mm-embeddings-cache-scorer",
             "token-producer",
-            "disaggregatedset-rollout-screener",
         ),
         _DISAGGREGATION,
     ),
@@ -111,13 +129,11 @@ _NOT_OFFERED: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
             "agent-identity",
-            "concurrency-detector",
             "edf-ordering-policy",
             "fcfs-ordering-policy",
             "global-strict-fairness-policy",
             "priority-holdback-policy",
             "priority-then-time-eviction-order-policy",
-            "probabilistic-admitter",
             "program-aware-fairness",
             "round-robin-fairness-policy",
             "sheddable-eviction-filter",
@@ -167,7 +183,6 @@ _NOT_OFFERED: Final[dict[str, str]] = {
     "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
     "precise-prefix-cache-scorer": _OLD
     + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
-    "destination-endpoint-served-verifier": "not yet: no plugin changes the response",
     "request-attribute-reporter": "not yet: no plugin changes the response",
     "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
     "k8s-notification-source": "no: the picker follows no objects beyond its own",
@@ -221,14 +236,17 @@ def _rows(model: type[BaseModel], prefix: str) -> list[str]:
         rows.append(f"| `{prefix}{field.alias}` | {default} | {meaning} |")
         inner = _model_in(field.annotation)
         if inner is not None:
-            rows += _rows(inner, f"{prefix}{field.alias}[].")
+            many = "[]" if get_origin(field.annotation) is tuple else ""
+            rows += _rows(inner, f"{prefix}{field.alias}{many}.")
     return rows
 
 
 def _default(value: Any) -> str:
     if value is PydanticUndefined:
         return "required"
-    return "" if value in (None, (), {}) else f"`{json.dumps(value)}`"
+    if value in (None, (), {}) or isinstance(value, BaseModel):
+        return ""
+    return f"`{json.dumps(value)}`"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

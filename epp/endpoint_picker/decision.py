@@ -1,7 +1,7 @@
 """The contract between an exchange and the router: what `Router.decide` takes and returns. No I/O."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -58,6 +58,8 @@ class Decision:
 
 
 Hook = Callable[[Decision, Record], None]
+HeadersHook = Callable[[Decision, Record], Iterable[tuple[str, str]]]
+MetadataHook = Callable[[Decision, Record], Iterable[tuple[str, str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Hooks:
 
     first_byte: tuple[Hook, ...] = ()
     ended: tuple[Hook, ...] = ()
+    response_headers: tuple[HeadersHook, ...] = ()
+    response_complete: tuple[MetadataHook, ...] = ()
 
 
 NO_HOOKS: Final = Hooks()
@@ -116,6 +120,20 @@ class Router(Protocol):
         """Note the first byte of the response body: the prompt has been computed.
 
         Of `record`, `first_byte_at`, `response_status` and `served_by` are set by now.
+        """
+        ...
+
+    def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
+        """Return (name, value) of the headers to set on the response.
+
+        Called only for a decision with such hooks. `response_status` and `served_by` of `record` are set.
+        """
+        ...
+
+    def response_complete(self, decision: Decision, record: Record) -> Sequence[tuple[str, str, float]]:
+        """Return (namespace, key, number) of the metadata for the proxy about the whole response.
+
+        Called only for a decision with such hooks, before `ended`. `usage` of `record` is set.
         """
         ...
 

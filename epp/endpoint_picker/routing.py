@@ -51,6 +51,8 @@ class PoolRouter:
         "ledger",
         "live",
         "pool",
+        "response_complete",
+        "response_headers",
         "scheduler",
         "table",
         "wake_at",
@@ -74,6 +76,8 @@ class PoolRouter:
         # Bound here, so that these two calls of the Router protocol cost no further frame.
         self.first_byte = self.scheduler.first_byte
         self.ended = self.scheduler.ended
+        self.response_headers = self.scheduler.response_headers
+        self.response_complete = self.scheduler.response_complete
         self._room.use(self.live.config.scheduling.waiters)
 
     # The Router protocol.

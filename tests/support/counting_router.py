@@ -53,6 +53,12 @@ class CountingRouter:
         assert record.first_byte_at
         self.first_bytes += 1
 
+    def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
+        return [each for hook in decision.hooks.response_headers for each in hook(decision, record)]
+
+    def response_complete(self, decision: Decision, record: Record) -> Sequence[tuple[str, str, float]]:
+        return [each for hook in decision.hooks.response_complete for each in hook(decision, record)]
+
     def ended(self, decision: Decision, record: Record) -> None:
         assert record.ending is not None
         self.held.remove(decision)  # ValueError on a second end

@@ -36,6 +36,8 @@ class StandInProcessor:
         self.resume: Resume | None = None
         self.response: list[bytes] = []
         self.endings: list[Ending] = []
+        self.mutation = b""
+        self.metadata = b""
 
     def request_headers(self, message: ProcessingRequest, now: float) -> None:
         self._call("request_headers")
@@ -61,13 +63,18 @@ class StandInProcessor:
         self._call("buffers_full")
         return REPLY
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> None:
+    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
         self._call("response_headers")
+        return self.mutation
 
     def response_body(self, piece: bytes, now: float) -> None:
         self._call("response_body")
         assert piece
         self.response.append(piece)
+
+    def response_complete(self, now: float) -> bytes:
+        self._call("response_complete")
+        return self.metadata
 
     def ended(self, ending: Ending, now: float) -> None:
         self.endings.append(ending)

@@ -260,30 +260,32 @@ class Exchange(Generic[Late]):
                 self._cancel()
         end = message.response_headers.end_of_stream
         self._response = cell.ended if end else cell.then
-        self.processor.response_headers(message, now)
-        if end:
-            self._end(Ending.COMPLETED, now)
-        return (wire.RESPONSE_HEADERS_REPLY,)
+        mutation = self.processor.response_headers(message, now)
+        reply = wire.response_headers_reply(mutation) if mutation else wire.RESPONSE_HEADERS_REPLY
+        return (reply + self._complete(now) if end else reply,)
 
     def _response_body(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
         piece = message.response_body
         chunk, end = piece.body, piece.end_of_stream
         if chunk:
             self.processor.response_body(chunk, now)
+        metadata = b""
         if end:
             self._response = cell.ended
-            self._end(Ending.COMPLETED, now)
+            metadata = self._complete(now)
         if len(chunk) <= CHUNK_BYTES:
-            return (wire.response_body_reply(chunk, end),)
+            reply = wire.response_body_reply(chunk, end)
+            return (reply + metadata if metadata else reply,)
         starts = range(0, len(chunk), CHUNK_BYTES)
-        return [
+        replies = [
             wire.response_body_reply(chunk[at : at + CHUNK_BYTES], end and at == starts[-1]) for at in starts
         ]
+        replies[-1] += metadata
+        return replies
 
     def _response_trailers(self, _message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._response = cell.ended
-        self._end(Ending.COMPLETED, now)
-        return (wire.RESPONSE_TRAILERS_REPLY,)
+        return (wire.RESPONSE_TRAILERS_REPLY + self._complete(now),)
 
     # Either side
 
@@ -311,6 +313,12 @@ class Exchange(Generic[Late]):
         self.status = Status(code, message)
         self.closed(Ending.PROTOCOL_ERROR, now)
         return _NOTHING
+
+    def _complete(self, now: float) -> bytes:
+        """End the exchange after the whole response; return the processor's metadata for the last reply."""
+        metadata = b"" if self._ended else self.processor.response_complete(now)
+        self._end(Ending.COMPLETED, now)
+        return metadata
 
     def _end(self, ending: Ending, now: float) -> None:
         """End the exchange once. Replies of the backlog, and the body that they are cut from, stay."""

@@ -94,12 +94,22 @@ class Processor(Protocol[Late]):
         """Refuse a request whose body does not fit beside the others; comes in place of `request`."""
         ...
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Look at the response's headers and the metadata beside them."""
+    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
+        """Look at the response's headers and the metadata beside them.
+
+        Return entries of a HeaderMutation for the response, b"" for none.
+        """
         ...
 
     def response_body(self, piece: bytes, now: float) -> None:
         """Look at a piece of the response body; never empty."""
+        ...
+
+    def response_complete(self, now: float) -> bytes:
+        """Note that the response went by to its end; `ended` follows.
+
+        Return dynamic metadata for the proxy, which goes along with the last reply, b"" for none.
+        """
         ...
 
     def ended(self, ending: Ending, now: float) -> None:

@@ -4,11 +4,14 @@ Replies are small and mostly constant, so their bytes are laid out here directly
 the generated classes. Field numbers are those of envoy/service/ext_proc/v3/external_processor.proto.
 """
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _pb
 from google.protobuf.message import DecodeError
+
+_DOUBLE: Final = struct.Struct("<d")
 
 #: Value of ProcessingMode.BodySendMode.
 BODY_MODE_NONE: Final = 0
@@ -133,10 +136,21 @@ def remove_header(name: str) -> bytes:
 
 def dynamic_metadata(namespace: str, key: str, value: bytes) -> bytes:
     """Encode dynamic metadata that holds one string, UTF-8, under one key."""
-    string = _field(0x1A, value)
-    inner = _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, string))
-    outer = _field(0x0A, _field(0x0A, namespace.encode()) + _field(0x12, _field(0x2A, inner)))
-    return _field(0x42, outer)
+    return _field(0x42, _entry(namespace, _field(0x2A, _entry(key, _field(0x1A, value)))))
+
+
+def dynamic_numbers(numbers: Iterable[tuple[str, str, float]]) -> bytes:
+    """Encode dynamic metadata that holds the numbers, each given as (namespace, key, number)."""
+    spaces: dict[str, bytes] = {}
+    for namespace, key, number in numbers:
+        spaces[namespace] = spaces.get(namespace, b"") + _entry(key, b"\x11" + _DOUBLE.pack(number))
+    fields = b"".join([_entry(namespace, _field(0x2A, inner)) for namespace, inner in spaces.items()])
+    return _field(0x42, fields) if fields else b""
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    """Encode a key of a Struct with its Value."""
+    return _field(0x0A, _field(0x0A, key.encode()) + _field(0x12, value))
 
 
 def _mutation_prefix(length: int) -> bytes:
@@ -216,6 +230,11 @@ def response_body_reply(body: bytes, end: bool) -> bytes:
 RESPONSE_HEADERS_REPLY: Final = b"\x12\x00"
 REQUEST_TRAILERS_REPLY: Final = b"\x2a\x00"
 RESPONSE_TRAILERS_REPLY: Final = b"\x32\x00"
+
+
+def response_headers_reply(mutation: bytes) -> bytes:
+    """Encode the reply to response headers: entries of a HeaderMutation, at least one."""
+    return _field(0x12, _field(0x0A, _field(0x12, mutation)))
 
 
 def immediate_reply(status: int, headers: Iterable[tuple[str, str]], body: str, details: str) -> bytes:

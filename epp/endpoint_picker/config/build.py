@@ -27,6 +27,7 @@ from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHand
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
 from endpoint_picker.scheduling.pickers.params import PickerParams
 from endpoint_picker.scheduling.plugin import (
+    Admitter,
     Filter,
     Follower,
     MayWait,
@@ -37,6 +38,7 @@ from endpoint_picker.scheduling.plugin import (
     Producer,
     SaturationDetector,
     Scorer,
+    Screener,
 )
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
@@ -80,6 +82,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
         scrape = _scrape_plan(spec, listed)
     if not faults:
         listed.note_unused(faults)
+        listed.note_unread_headroom(profiles, faults)
     faults.raise_any()
     others = [each for each in listed.values() if not isinstance(each, Producer)]
     attached = _distinct([*others, *providers.values(), detector, handler])
@@ -91,11 +94,19 @@ def build(text: str, registry: Registry) -> PickerConfig:
         handler=handler,
         detector=detector,
         plugins=attached,
+        screeners=tuple(each.screen for each in attached if isinstance(each, Screener)),
+        admitters=tuple(each.refusal for each in attached if isinstance(each, Admitter)),
         waiters=tuple(each for each in attached if isinstance(each, MayWait)),
         decided=tuple(each.decided for each in following if _overrides(each, "decided")),
         hooks=Hooks(
             first_byte=tuple(each.first_byte for each in following if _overrides(each, "first_byte")),
             ended=tuple(each.ended for each in following if _overrides(each, "ended")),
+            response_headers=tuple(
+                each.response_headers for each in following if _overrides(each, "response_headers")
+            ),
+            response_complete=tuple(
+                each.response_complete for each in following if _overrides(each, "response_complete")
+            ),
         ),
     )
     warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
@@ -220,6 +231,16 @@ class Instances(dict[str, Plugin]):
                 if name not in self.used and isinstance(each, _USED_BY_REFERENCE):
                     fault = f'"{name}" is used nowhere; refer to it, or remove it'
                     raise ConfigError(self.path_of(name), fault)
+
+    def note_unread_headroom(self, profiles: Sequence[Profile], faults: Faults) -> None:
+        """Note a fault for each detector with a headroom, which only filters read, that filters nowhere."""
+        filtering = {id(getattr(each, "__self__", None)) for profile in profiles for each in profile.filters}
+        for name, each in self.items():
+            if isinstance(each, SaturationDetector) and id(each) not in filtering:
+                with faults.noted():
+                    if getattr(self.params[name], "headroom", 0.0):
+                        fault = f'only the filter reads it; refer to "{name}" in a profile, or remove it'
+                        raise ConfigError(f"{self.path_of(name)}.parameters.headroom", fault)
 
 
 #: Plugins that do nothing unless a part of the configuration refers to them.

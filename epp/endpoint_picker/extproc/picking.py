@@ -128,8 +128,8 @@ class Picking:
 
     # Response
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Note the status and the server, and choose the reader of usage that fits the body."""
+    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
+        """Note the status and the server, choose the reader of usage that fits, and set plugins' headers."""
         record = self.record
         headers = ResponseHeaders(message.response_headers)
         record.response_status = headers.status
@@ -142,6 +142,11 @@ class Picking:
                 self._usage = StreamUsage()
             elif is_json(headers.content_type):
                 self._usage = DocumentUsage()
+        decision = self._decision
+        if decision is None or not decision.hooks.response_headers:
+            return b""
+        added = self._router.response_headers(decision, record)
+        return b"".join([wire.set_header(name, value.encode()) for name, value in added])
 
     def response_body(self, piece: bytes, now: float) -> None:
         """Note when the piece came and read usage from it."""
@@ -160,6 +165,14 @@ class Picking:
         if self._usage is not None:
             self._usage.feed(piece)
 
+    def response_complete(self, now: float) -> bytes:
+        """Complete the usage, and return plugins' metadata about the response."""
+        self._close_usage()
+        decision = self._decision
+        if decision is None or not decision.hooks.response_complete:
+            return b""
+        return wire.dynamic_numbers(self._router.response_complete(decision, self.record))
+
     # End
 
     def ended(self, ending: Ending, now: float) -> None:
@@ -168,14 +181,17 @@ class Picking:
         record.ending = ending
         record.ended_at = now
         decision, self._decision = self._decision, None
-        usage, self._usage = self._usage, None
         try:
-            if usage is not None:
-                usage.close()
-                record.usage = usage.usage
+            self._close_usage()
         finally:
             try:
                 if decision is not None:
                     self._router.ended(decision, record)
             finally:
                 self._observer.ended(record)
+
+    def _close_usage(self) -> None:
+        usage, self._usage = self._usage, None
+        if usage is not None:
+            usage.close()
+            self.record.usage = usage.usage

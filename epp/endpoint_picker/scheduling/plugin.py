@@ -1,8 +1,8 @@
 """The contracts of scheduling plugins. A plugin is a class found by its type string; it does no I/O.
 
-A plugin's base classes are its stages: `Filter`, `Producer`, `Scorer`, `Picker`, `SaturationDetector`,
-`ProfileHandler` (profile_handler.py). A producer that makes decisions wait is also a `MayWait`; a plugin that
-is called on a decision, its first byte and its end is also a `Follower`.
+A plugin's base classes are its stages: `Screener`, `Admitter`, `Filter`, `Producer`, `Scorer`, `Picker`,
+`SaturationDetector`, `ProfileHandler` (profile_handler.py). A producer that makes decisions wait is also a
+`MayWait`; a plugin that is called on a decision, on its response and at its end is also a `Follower`.
 Stages run for every request: they allocate nothing per endpoint, log nothing and never raise.
 """
 
@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.prefix_index import PrefixIndex
 from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
-from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.decision import Decision, Refusal, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
@@ -137,6 +137,28 @@ class Picker(Plugin):
         """Return positions in `scores`, best first: the primary, then its fallbacks; at least one."""
 
 
+class Screener(Plugin):
+    """Narrows the endpoints before any profile runs. An endpoint stays when every screener keeps it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def screen(self, request: InferenceRequest, rows: Rows, table: EndpointTable) -> Rows:
+        """Return the rows that stay, in the order given; every screener gets the same rows."""
+
+
+class Admitter(Plugin):
+    """Refuses requests before any profile runs."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def refusal(
+        self, request: InferenceRequest, rows: Rows, table: EndpointTable, now: float
+    ) -> Refusal | None:
+        """Return why the request is refused, None to admit it. Refusals are shared objects."""
+
+
 class SaturationDetector(Plugin):
     """Measures the load of endpoints against their capacity."""
 
@@ -158,7 +180,7 @@ class MayWait(Plugin):
 
 
 class Follower(Plugin):
-    """A plugin that is called at three points of a request. Methods not overridden cost nothing."""
+    """A plugin that is called at points of a request. Methods not overridden cost nothing."""
 
     __slots__ = ()
 
@@ -167,6 +189,20 @@ class Follower(Plugin):
 
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Note the first byte of the response body."""
+
+    def response_headers(self, decision: Decision, record: Record) -> Iterable[tuple[str, str]]:
+        """Return (name, value) of the headers to set on the response; names are in lower case.
+
+        Of `record`, `response_status` and `served_by` are set by now.
+        """
+        return ()
+
+    def response_complete(self, decision: Decision, record: Record) -> Iterable[tuple[str, str, float]]:
+        """Return (namespace, key, number) of dynamic metadata for the proxy, when the response is complete.
+
+        `record.usage` is set by now. Not called for a request that ends early.
+        """
+        return ()
 
     def ended(self, decision: Decision, record: Record) -> None:
         """Note the end of a request that was decided on; its reservations are released already."""

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
+from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.decision import NO_HOOKS, Decision, Hook, Hooks, Refusal, Reservation
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
@@ -40,6 +43,8 @@ class Recorder(Protocol):
         ...
 
 
+ScreenFn = Callable[[InferenceRequest, Rows, EndpointTable], Rows]
+AdmitFn = Callable[[InferenceRequest, Rows, EndpointTable, float], Refusal | None]
 DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
 
 
@@ -53,6 +58,8 @@ class Scheduling:
     detector: SaturationDetector
     plugins: tuple[Plugin, ...] = ()
     """The plugins whose `attach` is called when the configuration comes into use."""
+    screeners: tuple[ScreenFn, ...] = ()
+    admitters: tuple[AdmitFn, ...] = ()
     waiters: tuple[MayWait, ...] = ()
     decided: tuple[DecidedHook, ...] = ()
     """Called before the reservation is made."""
@@ -129,6 +136,15 @@ class Scheduler:
         if request.priority < 0 and scheduling.detector.saturation(rows, table, pool.clock()) >= SATURATED:
             self.refused_saturated += 1
             return _SATURATED
+        if scheduling.screeners:
+            rows = _screened(scheduling.screeners, request, rows, table)
+            if not rows.size:
+                self.refused_no_endpoints += 1
+                return _NO_ENDPOINTS
+        if scheduling.admitters and held is None:  # a decision that waited was admitted before
+            refusal = self._refusal(request, rows)
+            if refusal is not None:
+                return refusal
         candidates = Candidates(rows, held)
         recording = self.recorder.recording
         if recording:
@@ -184,6 +200,26 @@ class Scheduler:
         for hook in decision.hooks.ended:
             self._follow(hook, decision, record)
 
+    def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
+        """Return the headers that followers set on the response, without those of a follower that fails."""
+        found: list[tuple[str, str]] = []
+        for hook in decision.hooks.response_headers:
+            try:
+                found += hook(decision, record)
+            except Exception as fault:  # third-party plugins raise anything
+                self._on_fault(fault)
+        return found
+
+    def response_complete(self, decision: Decision, record: Record) -> Sequence[tuple[str, str, float]]:
+        """Return the followers' metadata about the whole response, without that of one that fails."""
+        found: list[tuple[str, str, float]] = []
+        for hook in decision.hooks.response_complete:
+            try:
+                found += hook(decision, record)
+            except Exception as fault:  # third-party plugins raise anything
+                self._on_fault(fault)
+        return found
+
     def _follow(self, hook: Hook, decision: Decision, record: Record) -> None:
         """Call a follower; pass its fault to `on_fault`, so that the followers after it are called, too."""
         try:
@@ -195,6 +231,19 @@ class Scheduler:
         """Return the load of all ready endpoints over their capacity; 1.0 when there is none."""
         table = self.pool.table
         return self._scheduling.detector.saturation(table.ready_rows, table, self.pool.clock())
+
+    def _refusal(self, request: InferenceRequest, rows: Rows) -> Refusal | None:
+        """Return the first admitter's refusal, and count it."""
+        now = self.pool.clock()
+        for admit in self._scheduling.admitters:
+            refusal = admit(request, rows, self.pool.table, now)
+            if refusal is not None:
+                if refusal.outcome is Outcome.NO_ENDPOINTS:
+                    self.refused_no_endpoints += 1
+                else:
+                    self.refused_saturated += 1
+                return refusal
+        return None
 
     def _decision(self, request: InferenceRequest, chosen: Sequence[Candidates]) -> Decision:
         """Return the decision, not reserved yet; the order of `chosen[0]` is the destination."""
@@ -230,6 +279,16 @@ class Scheduler:
         row = int(chosen.rows[chosen.order[0]])
         matched = _matched(chosen) if chosen.prompt_blocks else 0
         return Reservation(row, self.pool.table.generation[row], tokens - matched * chosen.block_tokens)
+
+
+def _screened(
+    screeners: Sequence[ScreenFn], request: InferenceRequest, rows: Rows, table: EndpointTable
+) -> Rows:
+    """Return the rows that every screener keeps."""
+    kept = rows
+    for screen in screeners:
+        kept = kept[np.isin(kept, screen(request, rows, table), assume_unique=True)]
+    return kept
 
 
 def _enter_by(decision: Decision, port: int) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envoy_messages as wire
+from ext_proc import wire as ext_proc_wire
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS
 from ext_proc.processor import Ending, Forward, Reply
@@ -433,3 +434,38 @@ def test_a_processor_that_fails_hears_of_the_end_and_nothing_is_held(
         assert peer.processor.endings == [Ending.INTERNAL_ERROR]
     assert peer.budget.held_bytes == 0
     assert peer.feed(RESPONSE) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "kinds"),
+    [
+        pytest.param((RESPONSE_END,), "H", id="no body"),
+        pytest.param((RESPONSE, RESPONSE_LAST), "HB", id="body"),
+        pytest.param((RESPONSE, wire.response_body(b"x" * 150_000, end=True)), "HBBB", id="split piece"),
+        pytest.param((RESPONSE, RESPONSE_PIECE, RESPONSE_TRAILERS), "HBT", id="trailers"),
+    ],
+)
+def test_the_processors_headers_and_metadata_go_along_with_the_response(
+    messages: tuple[bytes, ...], kinds: str
+) -> None:
+    peer = Peer(FORWARD)
+    peer.processor.mutation = ext_proc_wire.set_header("x-served", b"here")
+    peer.processor.metadata = ext_proc_wire.dynamic_numbers([("s", "a", 1.5), ("t", "b", 2), ("s", "c", 3)])
+    peer.feed(HEADERS, LAST)
+    replies = peer.feed(*messages)
+    assert letters(replies) == kinds
+    first, *_, last = wire.read([replies[0], replies[-1]])
+    (header,) = first.response_headers.response.header_mutation.set_headers
+    assert (header.header.key, header.header.raw_value) == ("x-served", b"here")
+    assert dict(last.dynamic_metadata["s"].items()) == {"a": 1.5, "c": 3.0}
+    assert dict(last.dynamic_metadata["t"].items()) == {"b": 2.0}
+    for between in wire.read(replies[:-1]):
+        assert not between.HasField("dynamic_metadata")
+    assert peer.processor.calls[-2:] == ["response_complete", "ended"]
+
+
+def test_a_response_that_breaks_off_is_not_complete() -> None:
+    peer = Peer(FORWARD)
+    peer.feed(HEADERS, LAST, RESPONSE, RESPONSE_PIECE)
+    peer.close()
+    assert "response_complete" not in peer.processor.calls

@@ -123,10 +123,30 @@ def test_a_rank_is_named_in_a_header_and_its_pod_entered_by_the_primary_port() -
             id="source that is not read",
         ),
         pytest.param(
-            "plugins: [{type: utilization-detector}, {type: utilization-detector, name: b}]",
+            "plugins: [{type: utilization-detector}, {type: utilization-detector, name: b}]\n"
+            "schedulingProfiles: [{name: p}]",
             "plugins[1]",
             "used nowhere",
             id="second detector",
+        ),
+        pytest.param(
+            "plugins: [{type: utilization-detector, parameters: {headroom: 0.5}}]\n"
+            "schedulingProfiles: [{name: p}]",
+            "plugins[0].parameters.headroom",
+            "only the filter reads it",
+            id="headroom of a detector that does not filter",
+        ),
+        pytest.param(
+            "plugins: [{type: concurrency-detector, parameters: {maxTokenConcurrency: 5}}]",
+            "plugins[0].parameters",
+            "not read in concurrencyMode requests",
+            id="limit that the mode does not read",
+        ),
+        pytest.param(
+            "plugins: [{type: disaggregatedset-rollout-screener}]",
+            "plugins[0].parameters",
+            "give headerSelectors, or revisionGating",
+            id="screener that screens nothing",
         ),
         pytest.param(
             "plugins: [{type: utilization-detector}]\n"

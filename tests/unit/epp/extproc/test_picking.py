@@ -12,7 +12,7 @@ from typing_extensions import override
 
 import envoy_messages as wire
 from counting_router import CountingRouter
-from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
+from endpoint_picker.decision import Decision, Hooks, Refusal, Resume, Waiting
 from endpoint_picker.extproc.picking import Picking
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
@@ -644,3 +644,40 @@ def test_a_fault_at_the_end_leaves_no_reservation_and_no_open_exchange(
     peer.close()
     assert (peer.router.held, peer.router.ends) == ([], 1)
     assert len(peer.tally.records) == 1
+
+
+def follow(peer: Peer, **hooks: Any) -> None:
+    """Give the decision that the peer is on these hooks."""
+    (decision,) = peer.router.held
+    decision.hooks = Hooks(**hooks)
+
+
+def test_plugins_set_response_headers_and_report_the_usage() -> None:
+    peer = routed()
+    seen: list[Record] = []
+
+    def report(_decision: Decision, record: Record) -> list[tuple[str, str, float]]:
+        assert record.usage is not None
+        assert record.ending is None
+        seen.append(record)
+        return [("space", "tokens", record.usage.input_tokens)]
+
+    follow(
+        peer,
+        response_headers=(lambda _decision, record: [("x-served", record.served_by)],),
+        response_complete=(report,),
+    )
+    body = json.dumps({"usage": {"prompt_tokens": 7, "completion_tokens": 3}}).encode()
+    peer.feed(wire.response_headers(served=A), wire.response_body(body, end=True))
+    first, last = wire.read(peer.replies)
+    (header,) = first.response_headers.response.header_mutation.set_headers
+    assert (header.header.key, header.header.raw_value) == ("x-served", A.encode())
+    assert last.dynamic_metadata["space"]["tokens"] == 7
+    assert seen == [peer.record]
+
+
+def test_a_response_without_a_decision_passes_as_it_is() -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers())
+    peer.feed(wire.response_headers(status="408", end=True))
+    assert peer.replies == [b"\x12\x00"]

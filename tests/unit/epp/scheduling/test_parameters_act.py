@@ -15,6 +15,7 @@ from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import (
+    Admitter,
     Filter,
     Follower,
     Picker,
@@ -23,6 +24,7 @@ from endpoint_picker.scheduling.plugin import (
     Producer,
     SaturationDetector,
     Scorer,
+    Screener,
 )
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
@@ -38,6 +40,10 @@ REQUEST = InferenceRequest(
     request_id="r", model="m", prompt=b"p" * 4800, headers={"zone": "b", "rack": "x"}, body_bytes=5000
 )
 
+SHEDDABLE = InferenceRequest(request_id="r")
+SHEDDABLE.priority = -1
+REVISIONS = {"revisionLabelKey": "zone"}
+
 #: type -> parameter -> (the other parameters, one value, another). None as a value leaves the parameter out.
 CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "active-request-scorer": {"idleThreshold": ({}, None, 2), "maxBusyScore": ({}, None, 0.0)},
@@ -49,6 +55,12 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "maxPrefixBlocksToMatch": ({"maxPrefixTokensToMatch": 0}, None, 3),
         "lruCapacityPerServer": ({"autoTune": False}, None, 2),
     },
+    "concurrency-detector": {
+        "concurrencyMode": ({}, None, "tokens"),
+        "maxConcurrency": ({}, None, 3),
+        "maxTokenConcurrency": ({"concurrencyMode": "tokens"}, None, 3000),
+        "headroom": ({"maxConcurrency": 3}, None, 0.5),
+    },
     "context-length-aware": {"label": ({}, None, "range"), "enableFiltering": ({}, None, True)},
     "core-metrics-extractor": {
         "engineLabelKey": ({}, None, "engine"),
@@ -56,6 +68,19 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "engineConfigs": ({}, None, [{"name": "vllm", "kvUsageSpec": "usage"}]),
     },
     "data-parallel-profile-handler": {"primaryPort": ({}, None, 9000)},
+    "disaggregatedset-rollout-screener": {
+        "scope": ({"revisionGating": REVISIONS}, None, {"labelSelector": {"matchLabels": {"rack": "y"}}}),
+        "headerSelectors": (
+            {"revisionGating": {**REVISIONS, "mode": "disabled"}},
+            [{"name": "zone", "headerName": "zone", "labelKey": "zone"}],
+            [{"name": "rack", "headerName": "rack", "labelKey": "rack"}],
+        ),
+        "revisionGating": (
+            {"headerSelectors": [{"name": "z", "headerName": "zone", "labelKey": "zone"}]},
+            None,
+            {"revisionLabelKey": "rack"},
+        ),
+    },
     "header-profile-handler": {
         "headerName": ({"defaultProfile": "a"}, "zone", "rack"),
         "defaultProfile": ({}, "a", "c"),
@@ -86,6 +111,12 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
     },
     "no-hit-lru-scorer": {"lruSize": ({}, None, 1)},
+    "probabilistic-admitter": {
+        "queueDepthThreshold": ({"k": 1.0}, None, 1000),
+        "kvCacheUtilThreshold": ({"queueDepthThreshold": 1000, "k": 1.0}, None, 0.1),
+        "power": ({"k": 0.5, "queueDepthThreshold": 50}, None, 1.0),
+        "k": ({"queueDepthThreshold": 1000, "power": 1.0}, None, 0.1),
+    },
     "prefix-cache-affinity-filter": {
         "affinityThreshold": ({}, None, 0.1),
         "explorationProbability": ({"maxTTFTPenaltyMs": 0}, None, 1.0),
@@ -102,6 +133,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "queueDepthThreshold": ({}, None, 1),
         "kvCacheUtilThreshold": ({"queueDepthThreshold": 100}, None, 0.1),
         "metricsStalenessThreshold": ({}, None, "50ms"),
+        "headroom": ({}, None, 0.5),
     },
     "utilization-filter": {
         "conditions": (
@@ -170,6 +202,11 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     else:
         candidates.prompt_blocks, candidates.block_tokens = 20, 64
         candidates.prefix_matched = np.array([18.0, 4.0, 1.0, 0.0])
+    if isinstance(plugin, Screener):
+        seen.append(plugin.screen(REQUEST, rows, table).tolist())
+    if isinstance(plugin, Admitter):
+        # A share of refusals shows in many draws.
+        seen.append(sum(bool(plugin.refusal(SHEDDABLE, rows, table, 100.1)) for _ in range(400)))
     if isinstance(plugin, Filter):
         seen.append(plugin.filter(REQUEST, candidates, table).tolist())
     if isinstance(plugin, Scorer):

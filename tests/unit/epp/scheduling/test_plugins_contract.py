@@ -12,12 +12,13 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
-from endpoint_picker.scheduling.plugin import Filter, Picker, Plugin, Pool, Scorer
+from endpoint_picker.scheduling.plugin import Admitter, Filter, Picker, Plugin, Pool, Scorer, Screener
 
 REGISTRY = Registry.installed()
 CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
 #: Parameters of the types that cannot do without.
 REQUIRED: dict[str, dict[str, Any]] = {
+    "disaggregatedset-rollout-screener": {"revisionGating": {"revisionLabelKey": "n"}},
     "header-label-affinity-scorer": {"headerName": "N", "labelKey": "n"},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
 }
@@ -129,6 +130,27 @@ def test_a_filter_returns_some_of_the_rows_in_their_order(
     table, candidates = situation
     kept = INSTANCES[name].filter(REQUEST, candidates, table).tolist()
     assert kept == [row for row in table.ready_rows.tolist() if row in set(kept)]
+
+
+@pytest.mark.parametrize("name", named(Screener))
+@given(situation=situations())
+@settings(deadline=None, max_examples=40)
+def test_a_screener_returns_some_of_the_rows_in_their_order(
+    name: str, situation: tuple[EndpointTable, Candidates]
+) -> None:
+    table, candidates = situation
+    kept = INSTANCES[name].screen(REQUEST, candidates.rows, table).tolist()
+    assert kept == [row for row in table.ready_rows.tolist() if row in set(kept)]
+
+
+@pytest.mark.parametrize("name", named(Admitter))
+@given(situation=situations())
+@settings(deadline=None, max_examples=40)
+def test_an_admitter_refuses_no_request_of_priority_zero(
+    name: str, situation: tuple[EndpointTable, Candidates]
+) -> None:
+    table, candidates = situation
+    assert INSTANCES[name].refusal(REQUEST, candidates.rows, table, 0.0) is None
 
 
 @pytest.mark.parametrize("name", named(Picker))

@@ -12,7 +12,7 @@ from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.filters.header_based_testing import HeaderBasedTestingFilter
-from endpoint_picker.scheduling.filters.label_selector import LabelSelectorFilter, LabelSelectorParams
+from endpoint_picker.scheduling.filters.label_selector import LabelSelectorFilter
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
 from endpoint_picker.scheduling.pickers.params import PickerParams
@@ -20,6 +20,7 @@ from endpoint_picker.scheduling.pickers.random import RandomPicker
 from endpoint_picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from endpoint_picker.scheduling.plugin import NoParams
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
+from endpoint_picker.scheduling.selector import LabelSelectorParams
 
 REQUEST = InferenceRequest(request_id="r")
 ANY = Candidates(np.arange(5))
@@ -98,7 +99,8 @@ def test_label_selectors_that_mean_nothing_are_refused(selector: dict[str, Any])
         pytest.param(None, ["p0", "p1", "p2"], id="absent"),
         pytest.param("10.0.0.1", ["p1"], id="address"),
         pytest.param("10.0.0.2:8000 , 10.0.0.0:8000", ["p0", "p2"], id="list with ports"),
-        pytest.param("10.0.0.1:9999", [], id="no such port"),
+        pytest.param("10.0.0.1:9999", ["p0", "p1", "p2"], id="no such port"),
+        pytest.param("10.0.0.1:9999, 10.0.0.2", ["p2"], id="one of two is there"),
     ],
 )
 def test_header_based_testing(table: EndpointTable, header: str | None, expected: list[str]) -> None:

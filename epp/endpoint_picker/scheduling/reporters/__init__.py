@@ -1,0 +1,1 @@
+"""Reporters, which add to the response: one plugin a file."""

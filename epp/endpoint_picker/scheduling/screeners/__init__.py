@@ -1,0 +1,1 @@
+"""Screeners: one plugin a file."""
