@@ -84,6 +84,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "queue-scorer": "counts what was sent since the last scrape; an unknown queue scores 0 while "
     "one is known",
     "random-picker": "`maxNumOfEndpoints` is 3",
+    "request-attribute-reporter": "a part of CEL; of the details `cached_tokens` alone",
     "running-requests-size-scorer": "as queue-scorer",
     "token-load-scorer": "the name of the producer is no parameter: the ledger counts tokens",
     "utilization-detector": "counts what was sent since the last scrape; `headroom`, which only its filter "
@@ -183,7 +184,6 @@ _NOT_OFFERED: Final[dict[str, str]] = {
     "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
     "precise-prefix-cache-scorer": _OLD
     + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
-    "request-attribute-reporter": "not yet: no plugin changes the response",
     "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
     "k8s-notification-source": "no: the picker follows no objects beyond its own",
     "file-discovery": "as a flag: `--endpoints-file`",

@@ -10,7 +10,8 @@ from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.decision import Reservation
+from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.hold import Hold
@@ -28,6 +29,8 @@ from endpoint_picker.scheduling.plugin import (
 )
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
+from endpoint_picker.scheduling.reporters.request_attribute import RequestAttributeReporter
+from ext_proc.body.usage import Usage
 
 REGISTRY = Registry.installed()
 LABELS = [
@@ -128,6 +131,13 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "matchLengthScaleTokens": ({"matchLengthWeight": 0.5}, None, 640),
     },
     "random-picker": {"maxNumOfEndpoints": ({}, None, 1)},
+    "request-attribute-reporter": {
+        "attributes": (
+            {},
+            [{"key": {"name": "n"}, "expression": "usage.prompt_tokens"}],
+            [{"key": {"name": "n"}, "expression": "usage.completion_tokens"}],
+        ),
+    },
     "token-load-scorer": {"queueThresholdTokens": ({}, None, 1000)},
     "utilization-detector": {
         "queueDepthThreshold": ({}, None, 1),
@@ -196,7 +206,7 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         plugin.decided(REQUEST, candidates, Reservation(0, 0, 0))
         plugin.produce(REQUEST, candidates, table)
         return [candidates.prompt_blocks, candidates.block_tokens, candidates.prefix_matched.tolist()]
-    if isinstance(plugin, Follower):
+    if isinstance(plugin, Follower) and isinstance(plugin, Scorer):
         for row in (3, 1, 2):
             plugin.decided(REQUEST, candidates, Reservation(row, 0, 0))
     else:
@@ -216,6 +226,10 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         seen.append(plugin.pick(candidates, scores, np.random.default_rng(1)).tolist())
     if isinstance(plugin, SaturationDetector):
         seen.append(plugin.saturation(rows, table, 100.1))
+    if isinstance(plugin, RequestAttributeReporter):
+        record = Record(0.0)
+        record.usage = Usage(7, 3, 4)
+        seen.append(plugin.response_complete(Decision(destination="", endpoint="", reservations=()), record))
     if isinstance(plugin, MetricsDataSource | CoreMetricsExtractor):
         text = f"plugins: [{{type: {kind.type_name}, parameters: {parameters}}}]"
         seen.append(build(text, REGISTRY).scrape)

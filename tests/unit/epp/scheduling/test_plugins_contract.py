@@ -20,6 +20,7 @@ CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
 REQUIRED: dict[str, dict[str, Any]] = {
     "disaggregatedset-rollout-screener": {"revisionGating": {"revisionLabelKey": "n"}},
     "header-label-affinity-scorer": {"headerName": "N", "labelKey": "n"},
+    "request-attribute-reporter": {"attributes": [{"key": {"name": "n"}, "expression": "1"}]},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
 }
 
