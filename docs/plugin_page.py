@@ -65,7 +65,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
     "concurrency-detector": "the name of the producer is no parameter: the ledger counts; no server left is "
     "503, not 429; a limit that the mode does not read is refused",
-    "core-metrics-extractor": "no LoRA series and no custom metrics yet; all engines of a pod are combined",
+    "core-metrics-extractor": "all engines of a pod are combined; of several samples "
+    "of a custom metric the mean counts",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
     "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
     "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "
@@ -75,6 +76,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
     "label-selector-filter": "none left is 503, not 429",
     "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",
+    "lora-affinity-scorer": "remembers idle adapters (`rememberIdle` is no parameter there); an adapter that "
+    "runs and waits takes one slot, not two",
     "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
     "metrics-data-source": "https is verified unless insecureSkipVerify says otherwise; a token may go along",
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
@@ -188,7 +191,6 @@ _NOT_OFFERED: Final[dict[str, str]] = {
     "k8s-notification-source": "no: the picker follows no objects beyond its own",
     "file-discovery": "as a flag: `--endpoints-file`",
     "inflight-load-producer": "no: the ledger of what was sent is built in and always on",
-    "lora-affinity-scorer": "not yet: comes with LoRA signals",
 }
 
 

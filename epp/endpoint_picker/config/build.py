@@ -1,6 +1,7 @@
 """Builds a frozen configuration from the text of an EndpointPickerConfig. All its faults show here."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -392,11 +393,16 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan |
         return None
     source = source or plugins.first(MetricsDataSource)
     extractor = extractor or plugins.first(CoreMetricsExtractor)
+    name = next((name for name, each in plugins.items() if each is extractor), extractor.type_name)
+    engines = extractor.params.engines
+    if not any(each.reads_adapters for each in plugins.values()):
+        engines = {each: replace(engine, lora=None) for each, engine in engines.items()}
     return ScrapePlan(
         path=source.params.path,
         engine_label_key=extractor.params.engine_label_key,
         default_engine=extractor.params.default_engine,
-        engines=extractor.params.engines,
+        engines=engines,
+        extractor=name,
         port=source.params.port or 0,
         uses_tls=source.params.scheme == "https",
         insecure_skip_verify=source.params.insecure_skip_verify,

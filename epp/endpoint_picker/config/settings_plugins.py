@@ -103,6 +103,15 @@ Spec = Annotated[str, Field(max_length=1024), AfterValidator(_checked)]
 """A metric, "name" or "name{label=value,...}"; "" when the engine does not show it."""
 
 
+class CustomMetric(PluginParams):
+    """An attribute of endpoints, read from their metrics pages."""
+
+    attribute_key: str = Field(min_length=1, max_length=253)
+    """Name by which the endpoint-attribute plugins refer to it."""
+    metric_spec: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_checked)]
+    """Gauge with its value, name or name{label=value,...}; of several samples the mean."""
+
+
 class EngineConfig(PluginParams):
     """Where an engine shows its load; in place of the built-in engine of the same name, if there is one."""
 
@@ -124,6 +133,10 @@ class EngineConfig(PluginParams):
     """Gauge of the block size, for engines without an info metric."""
     cache_num_blocks_spec: Spec = ""
     """Gauge of the number of blocks, likewise."""
+    lora_spec: Spec = ""
+    """Info metric with the labels running_lora_adapters, waiting_lora_adapters and max_lora."""
+    custom_metrics: tuple[CustomMetric, ...] = Field(default=(), max_length=32)
+    """Further gauges, each an attribute of the endpoint."""
 
     @model_validator(mode="after")
     def _shows_load(self) -> "EngineConfig":
@@ -131,6 +144,9 @@ class EngineConfig(PluginParams):
             raise ValueError("give queuedRequestsSpec, runningRequestsSpec or kvUsageSpec")
         if self.cache_info_spec and (self.cache_block_size_spec or self.cache_num_blocks_spec):
             raise ValueError("give cacheInfoSpec, or cacheBlockSizeSpec and cacheNumBlocksSpec, not both")
+        keys = [each.attribute_key for each in self.custom_metrics]
+        if len(set(keys)) < len(keys):
+            raise ValueError("two customMetrics have one attributeKey")
         return self
 
     @property
@@ -145,6 +161,10 @@ class EngineConfig(PluginParams):
             count_label=self.cache_num_blocks_label_name,
             block_size=_gauge(self.cache_block_size_spec),
             num_blocks=_gauge(self.cache_num_blocks_spec),
+            lora=series_of(self.lora_spec) if self.lora_spec else None,
+            attributes=tuple(
+                (each.attribute_key, series_of(each.metric_spec)) for each in self.custom_metrics
+            ),
         )
 
 

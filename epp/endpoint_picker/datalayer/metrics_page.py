@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, NamedTuple
 
+from endpoint_picker.datalayer.adapters import AdapterReading
+from endpoint_picker.datalayer.attributes import AttributeKey
+
 #: Samples of one name that are read; further ones are ignored.
 MAX_SERIES: Final = 64
+#: Samples of the adapters' series that are read. vLLM keeps one for each combination of adapters it had.
+MAX_ADAPTER_SAMPLES: Final = 4096
 #: Longer names with the same beginning that one search skips; beyond it the series counts as missing.
 MAX_NAMESAKES: Final = 1024
 #: Bytes of a line that are read.
@@ -34,6 +39,7 @@ class Signal(IntFlag):
     RUNNING = 2
     KV_USAGE = 4
     BLOCKS = 8
+    ATTRIBUTES = 16
 
     @property
     def label(self) -> str:
@@ -52,6 +58,8 @@ class Reading(NamedTuple):
     num_blocks: int
     missing: int = 0
     """Set of `Signal`s that the engine is configured to show and the page lacks."""
+    adapters: AdapterReading | None = None
+    attributes: tuple[tuple[AttributeKey, float], ...] = ()
 
     @property
     def is_useful(self) -> bool:
@@ -85,6 +93,10 @@ class Engine:
     block_size: Gauge = ()
     """Block size, for engines without an info metric."""
     num_blocks: Gauge = ()
+    lora: Series | None = None
+    """Info metric whose labels name the running and waiting adapters; its value is the time of writing."""
+    attributes: tuple[tuple[str, Series], ...] = ()
+    """(attribute, its gauge): the numbers that a configuration wants of the page."""
 
 
 def _gauge(*names: str) -> Gauge:
@@ -104,6 +116,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
         cache_info=Series("vllm:cache_config_info"),
         block_label="block_size",
         count_label="num_gpu_blocks",
+        lora=Series("vllm:lora_requests_info"),
     ),
     "sglang": Engine(
         waiting=_gauge("sglang:num_queue_reqs"),
@@ -149,17 +162,20 @@ class PageReader:
     """Reads the pages of one server; remembers the place of each series."""
 
     __slots__ = (
+        "_attributes",
         "_block_label",
         "_block_size",
         "_cache_info",
         "_count_label",
+        "_lora",
         "_num_blocks",
         "_running",
         "_usage",
         "_waiting",
     )
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, extractor: str = "") -> None:
+        """`extractor` is the name of the plugin that the attributes belong to."""
         self._waiting = _GaugeFinder(engine.waiting)
         self._running = _GaugeFinder(engine.running)
         self._usage = _GaugeFinder(engine.kv_usage)
@@ -168,6 +184,8 @@ class PageReader:
         self._cache_info = None if engine.cache_info is None else _Finder(engine.cache_info)
         self._block_label = engine.block_label.encode() + b'="'
         self._count_label = engine.count_label.encode() + b'="'
+        self._lora = None if engine.lora is None else _Finder(engine.lora)
+        self._attributes = tuple(((extractor, name), _Finder(series)) for name, series in engine.attributes)
 
     def read(self, page: bytes) -> Reading:
         """Return the page's values. Never raises: a value that cannot be read is unknown.
@@ -193,6 +211,9 @@ class PageReader:
             missing |= Signal.KV_USAGE
         if not size and (self._cache_info or self._block_size):
             missing |= Signal.BLOCKS
+        attributes = self._read_attributes(page) if self._attributes else ()
+        if len(attributes) < len(self._attributes):
+            missing |= Signal.ATTRIBUTES
         return Reading(
             waiting=sum(waiting) if waiting else _UNKNOWN,
             running=sum(running) if running else _UNKNOWN,
@@ -200,7 +221,18 @@ class PageReader:
             block_size=size,
             num_blocks=count,
             missing=int(missing),
+            adapters=None if self._lora is None else _adapters(self._lora.lines(page, MAX_ADAPTER_SAMPLES)),
+            attributes=attributes,
         )
+
+    def _read_attributes(self, page: bytes) -> tuple[tuple[AttributeKey, float], ...]:
+        """Return the attributes that the page has: of each the mean of its samples."""
+        found = []
+        for key, finder in self._attributes:
+            values = finder.numbers(page)
+            if values:
+                found.append((key, sum(values) / len(values)))
+        return tuple(found)
 
     def _blocks(self, page: bytes) -> tuple[int, int]:
         """Return the block size, of several the largest, and the blocks of all engines in that size."""
@@ -263,13 +295,19 @@ class _Finder:
         values = (_value(line, name_length) for line in self.lines(page))
         return [value for value in values if value == value]  # not NaN
 
-    def lines(self, page: bytes) -> list[bytes]:
+    def numbers(self, page: bytes) -> list[float]:
+        """Return the finite values of the series' samples, negative ones included, in their order."""
+        name_length = len(self._needle) - 1
+        values = (_number(line, name_length) for line in self.lines(page))
+        return [value for value in values if math.isfinite(value)]
+
+    def lines(self, page: bytes, most: int = MAX_SERIES) -> list[bytes]:
         """Return the series' sample lines. Those of one name stand together, as the format demands."""
         found: list[bytes] = []
         at = self._first(page)
         if at < 0:
             return found
-        for _ in range(MAX_SERIES):
+        for _ in range(most):
             line = _line(page, at + 1)
             if line[len(self._needle) - 1 : len(self._needle)] not in _AFTER_NAME:
                 break
@@ -287,6 +325,8 @@ class _Finder:
         the first.
         """
         at = self._next(page, max(0, self._place - _SLACK))
+        if at < 0 and self._place <= _SLACK:
+            return -1
         if at < 0 or page.startswith(self._needle, page.rfind(b"\n", 0, at)):
             at = self._next(page, 0)
         self._place = max(at, 0)
@@ -313,14 +353,53 @@ def _line(page: bytes, start: int) -> bytes:
 
 
 def _value(line: bytes, name_length: int) -> float:
-    """Return the sample's value; NaN when it is no number, negative or not finite. A timestamp may follow."""
+    """Return the sample's value, at most MAX_COUNT; NaN when it is no number, negative or not finite."""
+    value = _number(line, name_length)
+    return min(value, MAX_COUNT) if 0.0 <= value < math.inf else _UNKNOWN
+
+
+def _number(line: bytes, name_length: int) -> float:
+    """Return the sample's value, NaN when it is no number. A timestamp may follow it."""
     labels_end = line.rfind(b"}")
     words = line[max(labels_end + 1, name_length) :].split(None, 1)
     try:
-        value = float(words[0])
+        return float(words[0])
     except (ValueError, IndexError):
         return _UNKNOWN
-    return min(value, MAX_COUNT) if 0.0 <= value < math.inf else _UNKNOWN
+
+
+_RUNNING_ADAPTERS: Final = re.compile(rb'[{,]\s*running_lora_adapters="((?:[^"\\]|\\.)*)"')
+_WAITING_ADAPTERS: Final = re.compile(rb'[{,]\s*waiting_lora_adapters="((?:[^"\\]|\\.)*)"')
+
+
+def _adapters(lines: list[bytes]) -> AdapterReading | None:
+    """Return what the newest of the samples says; None without one.
+
+    A sample's value is the time at which the server wrote it. The older samples are former combinations.
+    """
+    newest, newest_at = b"", -math.inf
+    for line in lines:
+        at = _number(line, 0)
+        if at > newest_at:
+            newest, newest_at = line, at
+    if not newest:
+        return None
+    running, waiting = _RUNNING_ADAPTERS.search(newest), _WAITING_ADAPTERS.search(newest)
+    return AdapterReading(
+        running=_names(running[1]) if running else frozenset(),
+        waiting=_names(waiting[1]) if waiting else frozenset(),
+        slots=_label(newest, b'max_lora="'),
+    )
+
+
+def _names(listed: bytes) -> frozenset[str]:
+    """Return the names of a comma-separated label value."""
+    if not listed:
+        return frozenset()
+    text = listed.decode("utf-8", "replace")
+    if "\\" in text:
+        text = text.replace('\\"', '"').replace("\\\\", "\\")
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
 
 
 def _label(line: bytes, prefix: bytes) -> int:

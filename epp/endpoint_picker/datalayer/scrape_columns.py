@@ -39,6 +39,9 @@ class ScrapeColumns:
         table.contact[row] = Contact.ANSWERS
         table.missing[row] = reading.missing
         self._ledger.scrape_succeeded(row)
+        table.adapters.report(row, reading.adapters, asked_at)
+        for key, value in reading.attributes:
+            table.attributes.write(row, key, value, asked_at)
         if reading.num_blocks:
             table.num_blocks[row] = reading.num_blocks
         if reading.block_size and reading.block_size != table.block_size[row]:
@@ -55,5 +58,5 @@ class ScrapeColumns:
         self.table.contact[slice(None) if row is None else row] = Contact.UNKNOWN
 
     def expire(self, now: float) -> None:
-        """Set the load of every row whose last reading is too old to NaN."""
+        """Set what is too old to unknown."""
         self.table.expire(now)

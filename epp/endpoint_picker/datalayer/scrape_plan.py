@@ -18,6 +18,8 @@ class ScrapePlan:
     """Engine of a pod without the label, or with a value that is not known."""
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     """All engines by name."""
+    extractor: str = ""
+    """Name of the plugin that the engines' attributes belong to."""
     port: int = 0
     """Port of the page; 0 is the endpoint's own."""
     uses_tls: bool = False

@@ -244,7 +244,8 @@ class _Target:
         self.endpoint = endpoint
         self.pace = pace
         self._page = PageReader(
-            engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines)
+            engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines),
+            plan.extractor,
         )
         self._port, self._path = self._place()
         """Port and path of the page: from the plan, or from the redirect followed last."""

@@ -13,6 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from endpoint_picker.datalayer.adapters import AdapterColumns
+from endpoint_picker.datalayer.attributes import AttributeColumns
+
 Rows = NDArray[np.intp]
 """Row numbers of the table, in ascending order unless said otherwise."""
 Floats = NDArray[np.float64]
@@ -61,6 +64,8 @@ class EndpointTable:
         "_free",
         "_on_add",
         "_on_free",
+        "adapters",
+        "attributes",
         "block_size",
         "contact",
         "endpoints",
@@ -105,6 +110,10 @@ class EndpointTable:
         """KV-cache blocks of the server, all its engines together; 0 is unknown."""
         self.missing = np.zeros(size, dtype=np.int64)
         """Set of `metrics_page.Signal`s that the engine is configured to show and the last page lacked."""
+        self.attributes = AttributeColumns(size)
+        """Numbers that the configuration names."""
+        self.adapters = AdapterColumns(size)
+        """LoRA adapters; its docstring names its writers."""
         # In flight from this picker, written by the ledger.
         self.inflight_requests = np.zeros(size, dtype=np.int64)
         self.inflight_tokens = np.zeros(size, dtype=np.int64)
@@ -182,12 +191,14 @@ class EndpointTable:
         return self.generation[row] == generation
 
     def expire(self, now: float) -> None:
-        """Set the load columns of every row whose last scrape is older than STALE_AFTER_S to NaN."""
+        """Set what is older than STALE_AFTER_S to unknown: load columns, shown adapters, attributes."""
         stale = self.scraped_at < now - STALE_AFTER_S
         if stale.any():
             self.waiting[stale] = np.nan
             self.running[stale] = np.nan
             self.kv_usage[stale] = np.nan
+            self.adapters.expire(stale)
+        self.attributes.expire(now - STALE_AFTER_S)
 
     def _add(self, key: tuple[str, str], endpoint: Endpoint) -> None:
         if not self._free:
@@ -216,6 +227,8 @@ class EndpointTable:
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
         self.unseen[row] = 0
+        self.attributes.forget(row)
+        self.adapters.forget(row)
         self._free.append(row)
 
     def _index(self) -> None:
@@ -239,6 +252,8 @@ class EndpointTable:
         for name, fill in _COLUMNS.items():
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.full(old, fill, dtype=column.dtype)]))
+        self.attributes.grow(2 * old)
+        self.adapters.grow(2 * old)
 
 
 _COLUMNS: Final[Mapping[str, float]] = {

@@ -8,6 +8,7 @@ import numpy as np
 from endpoint_picker.config.live import LiveConfig
 from endpoint_picker.datalayer.contact import Contact, nowhere_found
 from endpoint_picker.datalayer.metrics_page import Signal
+from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.scheduling.plugin import Pool
 from endpoint_picker.scheduling.scheduler import Scheduler
 
@@ -49,8 +50,18 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "unseenRequests": int(table.unseen[row]),
         "blockSize": int(table.block_size[row]),
         "numBlocks": int(table.num_blocks[row]),
+        "adapters": _adapters(pool.table, row),
+        "attributes": {
+            f"{producer}/{name}": value for (producer, name), value in table.attributes.of_row(row).items()
+        },
         "missingSignals": [each.label for each in Signal if each & int(table.missing[row])],
     }
+
+
+def _adapters(table: EndpointTable, row: int) -> Mapping[str, Any] | None:
+    """Return the row's LoRA adapters; None when its page does not show any slots."""
+    slots = int(table.adapters.slots[row])
+    return {"slots": slots, "resident": sorted(table.adapters.of_row(row))} if slots else None
 
 
 def _number(value: np.float64) -> float | None:

@@ -70,6 +70,8 @@ class Plugin(ABC):
     params_type: ClassVar[type[PluginParams]] = NoParams
     consumes: ClassVar[frozenset[str]] = frozenset()
     """Names of the producers' outputs that the plugin reads from the candidates."""
+    reads_adapters: ClassVar[bool] = False
+    """The plugin reads `EndpointTable.adapters`; without such a plugin no page is searched for adapters."""
 
     def __init__(self, params: Any) -> None:  # noqa: B027 - most plugins override it, none must
         """Take the validated parameters, an instance of `params_type`."""

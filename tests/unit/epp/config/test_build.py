@@ -8,6 +8,7 @@ from endpoint_picker.config.build import build
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
+from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.file_discovery import endpoints_in
 from endpoint_picker.datalayer.metrics_page import PageReader
 from endpoint_picker.scheduling.plugin import Plugin
@@ -108,6 +109,39 @@ def test_further_engines_are_read() -> None:
     assert not reading.missing
 
 
+def test_adapters_and_custom_metrics_of_a_further_engine_are_read() -> None:
+    config = built(
+        "plugins: [{type: lora-affinity-scorer}, {type: metrics-data-source, name: metrics}, "
+        "{type: core-metrics-extractor, name: mine, parameters: {engineConfigs: "
+        "[{name: mine, queuedRequestsSpec: q, loraSpec: adapters, "
+        "customMetrics: [{attributeKey: Cost, metricSpec: 'cost{kind=x}'}]}]}}]\n"
+        "dataLayer: {sources: [{pluginRef: metrics, extractors: [{pluginRef: mine}]}]}"
+    )
+    assert config.scrape is not None
+    reader = PageReader(config.scrape.engines["mine"], config.scrape.extractor)
+    page = b'#\nq 1\nadapters{max_lora="2",running_lora_adapters="a"} 5\ncost{kind="x"} 3\n'
+    reading = reader.read(page)
+    assert reading.adapters == AdapterReading(frozenset("a"), frozenset(), 2)
+    assert dict(reading.attributes) == {("mine", "Cost"): 3.0}
+
+
+def test_pages_are_searched_for_adapters_only_when_a_plugin_reads_them() -> None:
+    assert built("").scrape.engines["vllm"].lora is None  # type: ignore[union-attr]
+    with_scorer = built("plugins: [{type: lora-affinity-scorer}]").scrape
+    assert with_scorer is not None
+    assert with_scorer.engines["vllm"].lora is not None
+
+
+def test_two_custom_metrics_of_one_key_are_refused() -> None:
+    metric = "{attributeKey: a, metricSpec: x}"
+    text = (
+        "plugins: [{type: core-metrics-extractor, parameters: {engineConfigs: [{name: mine, "
+        f"queuedRequestsSpec: q, customMetrics: [{metric}, {metric}]}}]}}}}]"
+    )
+    with pytest.raises(ConfigError, match="two customMetrics have one attributeKey"):
+        built(text)
+
+
 def test_an_engine_takes_the_place_of_a_built_in_one() -> None:
     config = engines("{name: vllm, kvUsageSpec: mine}")
     assert config.scrape is not None
@@ -128,7 +162,7 @@ def test_an_engine_takes_the_place_of_a_built_in_one() -> None:
             "vllm",
             id="two ways to blocks",
         ),
-        pytest.param("{name: a, kvUsageSpec: b, loraSpec: c}", "vllm", id="what would do nothing"),
+        pytest.param("{name: a, kvUsageSpec: b, sleepSpec: c}", "vllm", id="what would do nothing"),
     ],
 )
 def test_an_engine_that_cannot_be_read_is_refused(config: str, default: str) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoint_picker.datalayer.metrics_page import ENGINES, PageReader, Reading, Signal, engine_of
+from endpoint_picker.datalayer.adapters import AdapterReading
+from endpoint_picker.datalayer.metrics_page import (
+    ENGINES,
+    Engine,
+    PageReader,
+    Reading,
+    Series,
+    Signal,
+    engine_of,
+)
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -224,3 +233,73 @@ def test_series_whose_names_only_begin_alike_are_passed_over_but_not_without_end
     wanted = b"\nvllm:num_requests_waiting 3\n"
     assert read(b"\nvllm:num_requests_waiting_by 1" * 100 + wanted).waiting == 3
     assert math.isnan(read(b"\nvllm:num_requests_waiting_by 1" * 10_000 + wanted).waiting)
+
+
+LORA = (
+    VLLM
+    + b"""\
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters=""} 1.7645600001e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="c, a",waiting_lora_adapters="d"} 1.7645600003e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.7645600002e+09
+"""
+)
+
+
+def test_the_newest_sample_of_the_adapters_counts() -> None:
+    reading = read(LORA)
+    assert reading.adapters == AdapterReading(frozenset("ac"), frozenset("d"), 4)
+    assert reading.waiting == 2
+    assert not reading.missing
+    assert read(VLLM).adapters is None
+    assert not read(VLLM).missing, "a server without adapters shows no such series"
+
+
+def test_among_thousands_of_former_combinations_the_newest_is_found() -> None:
+    former = b"".join(
+        b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a%d",waiting_lora_adapters=""} %d\n'
+        % (n, 1_764_560_000 + n)
+        for n in range(3000)
+    )
+    reading = read(b"#\n" + former)
+    assert reading.adapters == AdapterReading(frozenset({"a2999"}), frozenset(), 4)
+
+
+def lora(running: str, slots: int, waiting: str = "") -> AdapterReading:
+    return AdapterReading(frozenset(filter(None, [running])), frozenset(filter(None, [waiting])), slots)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(b'max_lora="x",running_lora_adapters="a"} 1', lora("a", 0), id="no number of slots"),
+        pytest.param(
+            b'max_lora="2",running_lora_adapters="a} 1",waiting_lora_adapters="b"} 1',
+            lora("a} 1", 2, "b"),
+            id="a brace in a name",
+        ),
+        pytest.param(
+            b'running_lora_adapters="q\\"x",max_lora="2"} 1', lora('q"x', 2), id="a quote in a name"
+        ),
+        pytest.param(b'max_lora="2",running_lora_adapters="a"} soon', None, id="no time"),
+        pytest.param(b'max_lora="2",running_lora_adapters="' + b"a," * 20_000 + b'"} 1', None, id="too long"),
+    ],
+)
+def test_odd_lines_of_adapters(line: bytes, expected: AdapterReading | None) -> None:
+    assert read(b"#\nvllm:lora_requests_info{" + line + b"\n").adapters == expected
+
+
+def test_custom_metrics_are_attributes_and_a_missing_one_is_a_missing_signal() -> None:
+    engine = Engine(
+        waiting=(Series("q"),),
+        attributes=(("cost", Series("cost", (("kind", "x"),))), ("heat", Series("heat"))),
+    )
+    reader = PageReader(engine, "extractor")
+    heat = b'heat{gpu="0"} 40\nheat{gpu="1"} 5e9\nheat{gpu="2"} NaN\n'
+    page = b'#\nq 1\ncost{kind="x"} -2.5\ncost{kind="y"} 7\n' + heat
+    reading = reader.read(page)
+    assert dict(reading.attributes) == {("extractor", "cost"): -2.5, ("extractor", "heat"): (40 + 5e9) / 2}
+    assert not reading.missing
+    reading = reader.read(b"#\nq 1\nheat +Inf\n")
+    assert reading.attributes == ()
+    assert reading.missing == Signal.ATTRIBUTES

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.record import Record
@@ -97,6 +98,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "matchExpressions": ({}, None, [{"key": "range", "operator": "Exists"}]),
     },
     "load-aware-scorer": {"threshold": ({}, None, 4)},
+    "lora-affinity-scorer": {"rememberIdle": ({}, None, 0)},
     "max-score-picker": {"maxNumOfEndpoints": ({}, None, 1)},
     "metrics-data-source": {
         "scheme": ({"insecureSkipVerify": True}, None, "https"),
@@ -179,6 +181,9 @@ def pool_of_four() -> Pool:
     table.block_size[rows] = 256
     table.num_blocks[rows] = 8
     table.scraped_at[rows] = 100.0
+    for row in rows.tolist():
+        for running in ({"m"} if row == 2 else set(), set()):
+            table.adapters.report(row, AdapterReading(frozenset(running), frozenset(), 4), at=100.0)
     return pool
 
 

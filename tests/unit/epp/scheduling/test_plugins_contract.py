@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
@@ -63,6 +64,10 @@ def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
     table.inflight_requests[rows] = flights
     table.unseen[rows] = [draw(st.integers(0, flight)) for flight in flights]
     table.inflight_tokens[rows] = np.array(flights) * 1000
+    names = st.frozensets(st.sampled_from("mnopq"), max_size=5)
+    for row in rows.tolist():
+        shown = st.builds(AdapterReading, names, names, st.integers(0, 3))
+        table.adapters.report(row, draw(st.one_of(st.none(), shown)), at=draw(st.floats(-100, 100)))
     candidates = Candidates(rows)
     candidates.prompt_blocks = draw(st.integers(0, 50))
     candidates.block_tokens = 64
