@@ -118,6 +118,19 @@ def _cluster_role_binding(template: Template) -> None:
     template.set("subjects/0/namespace", _NAMESPACE)
 
 
+def _role(template: Template) -> None:
+    _metadata(template, _OPERATOR, namespaced=True)
+    (named,) = (at for at, rule in enumerate(template.body["rules"]) if "resourceNames" in rule)
+    template.set(f"rules/{named}/resourceNames/0", _ACCOUNT)
+
+
+def _role_binding(template: Template) -> None:
+    _metadata(template, _OPERATOR, namespaced=True)
+    template.set("roleRef/name", _OPERATOR)
+    template.set("subjects/0/name", _ACCOUNT)
+    template.set("subjects/0/namespace", _NAMESPACE)
+
+
 def _picker_role(template: Template) -> None:
     _metadata(template, _PICKER_ROLE, namespaced=False)
 
@@ -180,6 +193,8 @@ _KINDS: Final[Mapping[tuple[str, str], Callable[[Template], None]]] = {
     ("ServiceAccount", "headroom-operator"): _service_account,
     ("ClusterRole", "headroom-operator"): _cluster_role,
     ("ClusterRoleBinding", "headroom-operator"): _cluster_role_binding,
+    ("Role", "headroom-operator"): _role,
+    ("RoleBinding", "headroom-operator"): _role_binding,
     ("ClusterRole", "headroom-epp"): _picker_role,
     ("Deployment", "headroom-operator"): _deployment,
 }

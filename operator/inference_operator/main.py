@@ -4,8 +4,10 @@ import asyncio
 import logging
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from inference_operator.core.kinds import Kind
 from inference_operator.core.settings import Settings
@@ -16,6 +18,7 @@ from inference_operator.shell.flags import parse_settings
 from inference_operator.shell.health import HealthServer
 from inference_operator.shell.kopf_watch import Watch
 from inference_operator.shell.logs import configure_logs
+from inference_operator.shell.operator_lease import OperatorLease, Process
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,10 @@ async def run(settings: Settings) -> int:
     def start_watch(kinds: frozenset[Kind], controller: Controller) -> Watch:
         return Watch(connection, kinds, settings.namespaces, controller)
 
-    controller = Controller(Api(connection), settings, start_watch)
+    api = Api(connection)
+    process = Process(host=socket.gethostname(), version=version("headroom-operator"))
+    lease = OperatorLease(api, settings, process)
+    controller = Controller(api, settings, start_watch, lease=lease)
     health = HealthServer(controller, settings.bind_address, settings.health_port)
     try:
         port = await health.start()

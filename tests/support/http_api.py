@@ -11,12 +11,24 @@ from typing import Self
 
 from aiohttp import web
 
-from inference_operator.core.kinds import CHILD_KINDS, CRD, EVENT, OBJECTIVES, PICKER, POD, POOL, Kind, Object
+from inference_operator.core.kinds import (
+    CHILD_KINDS,
+    CRD,
+    EVENT,
+    LEASE,
+    OBJECTIVES,
+    PICKER,
+    POD,
+    POOL,
+    Kind,
+    Object,
+)
 from recording_connection import RecordingConnection
 
 #: kopf watches nothing before it has found this kind.
 NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-KINDS = (NAMESPACE, POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT, CRD)
+KINDS = (NAMESPACE, POOL, PICKER, *OBJECTIVES, *CHILD_KINDS, POD, EVENT, LEASE, CRD)
+WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -97,6 +109,8 @@ class HttpApi:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if (status := self.refused.get(request.path)) is not None:
             return web.json_response({"kind": "Status", "code": status, "message": "refused"}, status=status)
+        if request.path == WHO_AM_I:
+            return web.json_response({"status": {"userInfo": {"username": "admin"}}}, status=201)
         if request.path == REVIEWS:
             asked = (await request.json())["spec"]["resourceAttributes"]
             denied = (asked["verb"], asked["resource"]) in self.denied

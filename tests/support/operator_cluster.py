@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -141,8 +142,8 @@ class Cluster:
         assert answer.code == 201, answer.body
         return Space(self.api, name)
 
-    def kubeconfig(self, account: str = "headroom-operator") -> Path:
-        path = f"/api/v1/namespaces/headroom-system/serviceaccounts/{account}/token"
+    def kubeconfig(self, account: str = "headroom-operator", namespace: str = "headroom-system") -> Path:
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         answer = self.api.create(path, {"spec": {"expirationSeconds": 7200}})
         assert answer.code == 201, answer.body
         config = json.loads(self.plane.kubeconfig.read_text())
@@ -151,13 +152,13 @@ class Cluster:
         target.write_text(json.dumps(config))
         return target
 
-    def writes(self, namespace: str) -> list[str]:
-        """Return all writes of the operator in that namespace so far, from the audit log."""
+    def writes(self, namespace: str, account: str = "headroom-operator") -> list[str]:
+        """Return all writes in that namespace so far of users whose name ends so, from the audit log."""
         found = []
         for line in self.plane.audit_log.read_text().splitlines():
             entry = json.loads(line)
             if (
-                "headroom-operator" in entry["user"]["username"]
+                entry["user"]["username"].endswith(account)
                 and entry["verb"] in {"create", "patch", "update", "delete"}
                 and entry.get("objectRef", {}).get("namespace") == namespace
             ):
@@ -227,12 +228,25 @@ class OperatorProcess:
 
         return eventually(found, "the operator's health port").removesuffix("/healthz")
 
-    def resyncs(self) -> int:
-        """Return how many full lists have succeeded."""
+    def metric(self, name: str) -> float:
+        """Return a value of /metrics by its name with labels; 0 when it is not there."""
         with urllib.request.urlopen(self.address() + "/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        found = re.search(r'^headroom_operator_resyncs_total\{result="ok"\} (\S+)$', text, re.MULTILINE)
-        return int(float(found[1])) if found else 0
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def resyncs(self) -> int:
+        """Return how many full lists have succeeded."""
+        return int(self.metric('headroom_operator_resyncs_total{result="ok"}'))
+
+    def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Return status and body of /readyz."""
+        try:
+            with urllib.request.urlopen(self.address() + "/readyz", timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.loads(refusal.read())
 
     def stop(self, seconds: float = 20.0) -> int:
         """Send SIGTERM and return the exit status; raises subprocess.TimeoutExpired."""

@@ -43,11 +43,11 @@ class AuditLog:
                     yield call
 
     def writes(self, user: str) -> list[Call]:
-        """Return the calls of a user with a writing verb; reviews of access rights are left out."""
+        """Return the calls of a user with a writing verb; reviews of rights and Leases are left out."""
         return [
             call
             for call in self.calls(user)
-            if call.verb in WRITES and not call.resource.endswith("accessreviews")
+            if call.verb in WRITES and not call.resource.endswith(("reviews", "leases"))
         ]
 
 

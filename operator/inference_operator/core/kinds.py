@@ -72,6 +72,9 @@ ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "R
 DEPLOYMENT: Final = Kind("apps", "v1", "deployments", "Deployment", OWN)
 POD: Final = Kind("", "v1", "pods", "Pod", ("list", "watch"))
 EVENT: Final = Kind("", "v1", "events", "Event", ("create", "patch"))
+#: Leases of all installations are listed; the verbs on the own Lease are LEASE_VERBS, in its namespace only.
+LEASE: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease", ("list",))
+LEASE_VERBS: Final = ("get", "create", "patch", "delete")
 CRD: Final = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

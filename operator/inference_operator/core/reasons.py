@@ -291,3 +291,29 @@ PROXY_RESOLVES: Final = Reason("ResolvedRefs", "The proxy asks the picker Servic
 CHILD_HEALED: Final = Reason("Healed", "{kind} {name} was {action}.")
 LET_GO: Final = Reason("LetGo", "Removed {objects}, which Headroom had made: {why}")
 REMOVED: Final = Reason("Removed", "Removed {objects}, which the pool no longer uses.")
+
+# Several installations of the operator: events about its own Lease, log lines and /readyz
+STANDS_ASIDE: Final = Reason(
+    "StandsAside",
+    "The older operator {other} works in {namespaces}, too: this one writes nothing there. Give the two "
+    "disjoint --namespaces, or remove one of them.",
+)
+YOUNGER_STANDS_ASIDE: Final = Reason(
+    "YoungerStandsAside",
+    "The younger operator {other} is to work in {namespaces}, too, and writes nothing there while this one "
+    "does. Give the two disjoint --namespaces, or remove one of them.",
+)
+NO_LONGER_ASIDE: Final = Reason(
+    "TookOver", "The older operator {other} no longer works in {namespaces}: this one does."
+)
+LEASE_NOT_WRITTEN: Final = Reason(
+    "LeaseNotWritten",
+    "The operator's Lease cannot be written, so that other operators do not see this one, and it leaves "
+    "all namespaces in common to them: apply the present RBAC of manifests/base or of the chart. The API "
+    "server says: {message}",
+)
+LEASES_NOT_READ: Final = Reason(
+    "LeasesNotRead",
+    "The Leases of other operators cannot be read, so that an overlap is not noticed: apply the present RBAC "
+    "of manifests/base or of the chart. The API server says: {message}",
+)

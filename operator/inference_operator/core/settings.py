@@ -6,6 +6,10 @@ from typing import Final, Literal
 TAKE_UP_WAIT: Final = 5.0
 """Seconds that a picker Service must have been absent before Headroom creates it."""
 
+SHORTEST_LEASE: Final = 3.0
+LONGEST_LEASE: Final = 600.0
+"""Limits of `Settings.lease_duration`, in seconds, also for what another operator's Lease says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -27,6 +31,8 @@ class Settings:
     """Port of /healthz, /readyz and /metrics; 0 takes any free port."""
     resync_interval: float = 60.0
     """Seconds between two full lists of everything watched."""
+    lease_duration: float = 60.0
+    """Seconds without a renewal of the operator's Lease after which a younger installation takes over."""
     workers: int = 4
     """Pools reconciled at the same time."""
     kubeconfig: str = ""

@@ -188,6 +188,33 @@ class Api:
         )
         return bool(answer.get("status", {}).get("allowed"))
 
+    async def others_may(
+        self, verb: str, group: str, plural: str, namespace: str | None, user: str, groups: list[str]
+    ) -> bool:
+        """Return whether another user has this right (SubjectAccessReview); None is the whole cluster."""
+        attributes = {"group": group, "resource": plural, "verb": verb}
+        if namespace:
+            attributes["namespace"] = namespace
+        answer = await self._call(
+            "POST",
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+            body={
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {"user": user, "groups": groups, "resourceAttributes": attributes},
+            },
+        )
+        return bool(answer.get("status", {}).get("allowed"))
+
+    async def user_name(self) -> str:
+        """Return the name by which the API server knows the operator (SelfSubjectReview)."""
+        answer = await self._call(
+            "POST",
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+            body={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
+        )
+        return str(answer.get("status", {}).get("userInfo", {}).get("username", ""))
+
     async def served(self, group: str, version: str) -> frozenset[str]:
         """Return the plurals that the API server serves of a group and version; empty when it serves none."""
         try:

@@ -6,7 +6,7 @@ it. The clock is an argument, in seconds. The default is the event loop's, so th
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from inference_operator.core.cache import Cache, ObjectKey, resource_version
 from inference_operator.core.event_mapping import keys_of
 from inference_operator.core.kinds import CHILD_KINDS, CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
+from inference_operator.core.overlap import Scope, in_words
 from inference_operator.core.ownership import Stance
 from inference_operator.core.queue import WorkQueue
 from inference_operator.core.repair_backoff import RepairBackoff
@@ -28,6 +29,7 @@ from inference_operator.shell.api import Api, ApiError, ApiUnavailable
 from inference_operator.shell.apply import Applier
 from inference_operator.shell.ask_picker import PickerAsker
 from inference_operator.shell.observe import Reader
+from inference_operator.shell.operator_lease import OperatorLease
 from inference_operator.shell.pods import PodWatches
 from inference_operator.shell.reconcile import Pass, Result
 from inference_operator.shell.report import Reporter
@@ -91,8 +93,8 @@ class Health:
 
     dead: tuple[str, ...]
     """Background parts for which only a new process helps; not empty fails /healthz."""
-    ready: bool
-    """Whether the last full list succeeded and no watch is down for long."""
+    is_listed: bool
+    """Whether there was a full list."""
     resync_age: float | None
     """Seconds since the last full list; None before the first."""
     resync_problem: str
@@ -103,6 +105,22 @@ class Health:
     """Kinds whose watch is down for more than DOWN_AFTER seconds or not begun, each with the reason."""
     denied: tuple[str, ...]
     """Missing rights."""
+    aside: dict[str, str]
+    """Older operators, each with the namespaces that are left to it, in words; not empty fails /readyz."""
+    younger: dict[str, str]
+    """Younger operators that stand aside for this one, each with the namespaces."""
+    lease_problem: str
+    """Why overlaps with other operators may go unnoticed; "" when there is no reason."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the API server is reachable and no namespace is left to an older operator."""
+        return self.reachable and not self.aside
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the API server answered the last full list and no watch is down for long."""
+        return self.is_listed and not self.resync_problem and not self.not_watching
 
 
 class Controller:
@@ -116,13 +134,18 @@ class Controller:
         clock: Clock | None = None,
         *,
         may_write: asyncio.Event | None = None,
+        lease: OperatorLease | None = None,
     ) -> None:
         """Call it in the event loop that will run the controller.
 
         Workers take keys only while `may_write` is set; None means always. Watches, caches and resyncs do not
         wait for it, so that all due keys run as soon as it is set. Clearing it does not stop a pass that
-        runs.
+        runs. With a `lease` workers wait for its standing, too, and leave alone the pools of namespaces in
+        which an older installation works.
         """
+        self._lease = lease
+        if lease is not None:
+            lease.on_change = self._wake_all
         if may_write is None:
             may_write = asyncio.Event()
             may_write.set()
@@ -182,6 +205,8 @@ class Controller:
         start("resync", self._resync_for_ever)
         start("lists", self._list_for_ever)
         start("watchdog", self._look_after_watch)
+        if self._lease is not None:
+            start("lease", self._lease.run)
         for number in range(self._settings.workers):
             start("worker", self._work, f"worker-{number}")
         try:
@@ -209,17 +234,21 @@ class Controller:
         wanted = kinds if reach is None else reach.watchable
         lasting = {kind.resource: why for kind, (seconds, why) in down.items() if seconds > DOWN_AFTER}
         lasting |= {kind.resource: "the watch is being begun anew" for kind in wanted - kinds}
+        standing = None if self._lease is None else self._lease.standing
         dead = self._supervisor.dead()
         if self._hung() > _MOST_HUNG:
             dead.append("watch")
         return Health(
             dead=tuple(dead),
-            ready=self._resynced is not None and not self._resync_problem and not lasting,
+            is_listed=self._resynced is not None,
             resync_age=None if self._resynced is None else self._clock() - self._resynced,
             resync_problem=self._resync_problem,
             watching=tuple(sorted(kind.resource for kind in kinds - down.keys())),
             not_watching=lasting,
             denied=() if reach is None else reach.access.denied,
+            aside={} if standing is None else _in_words(standing.aside),
+            younger={} if standing is None else _in_words(standing.younger),
+            lease_problem="" if self._lease is None else self._lease.problem,
         )
 
     def on_event(self, kind: Kind, gone: bool, body: Object) -> None:
@@ -258,6 +287,8 @@ class Controller:
         await self._listed.wait()  # before the first full list, existing children would look deleted
         while True:
             await self._may_write.wait()
+            if self._lease is not None:
+                await self._lease.wait()
             key = self._queue.take(self._clock())
             if key is None:
                 await self._sleep_until(self._queue.next_due())
@@ -274,6 +305,11 @@ class Controller:
         await _wait(self._woken, None if due is None else max(0.0, due - self._clock()))
 
     async def _run_pass(self, key: PoolKey) -> None:
+        if self._lease is not None and self._lease.owner(key[0]):
+            self._pass.leave(key)
+            self._count(key, None)
+            self._queue.done(key)
+            return
         started = self._clock()
         pool = "/".join(key)
         try:
@@ -385,6 +421,10 @@ class Controller:
             self.wake(key, place * step, routine=not at_once)
         self._resynced = self._clock()
         self._listed.set()
+
+    def _wake_all(self) -> None:
+        for key in self._keys():
+            self.wake(key)
 
     def _keys(self) -> set[PoolKey]:
         bodies = [body for kind in (POOL, PICKER) for body in self._cache.all(kind)]
@@ -502,7 +542,7 @@ class Controller:
     def _publish(self) -> None:
         health = self.health()
         metrics.KINDS_NOT_WATCHED.set(len(health.not_watching))
-        metrics.API_REACHABLE.set(int(health.ready))
+        metrics.API_REACHABLE.set(int(health.reachable))
 
     def _note(self, reach: Reach) -> bool:
         """Keep the new reach, log what changed, and return whether anything did."""
@@ -516,6 +556,10 @@ class Controller:
         if before is None or before.watchable != reach.watchable:
             log.info("watching %s", ", ".join(sorted(kind.resource for kind in reach.watchable)))
         return before != reach
+
+
+def _in_words(scopes: Mapping[str, Scope]) -> dict[str, str]:
+    return {other: in_words(scope) for other, scope in scopes.items()}
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> bool:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final
 
 from cluster_client.durations import parse_duration
-from inference_operator.core.settings import Settings
+from inference_operator.core.settings import LONGEST_LEASE, SHORTEST_LEASE, Settings
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -28,6 +28,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | No
         bind_address=given.bind_address,
         health_port=given.health_port,
         resync_interval=given.resync_interval,
+        lease_duration=given.lease_duration,
         workers=given.workers,
         kubeconfig=given.kubeconfig,
         log_level=given.log_level,
@@ -55,6 +56,13 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--bind-address", default=env.get("POD_IP", "127.0.0.1"), help="default: $POD_IP, else 127.0.0.1")
     add("--health-port", type=_port, default=8080, help="port of /healthz, /readyz, /metrics (8080)")
     add("--resync-interval", type=_interval, default=60.0, metavar="60s", help="time between full lists")
+    add(
+        "--lease-duration",
+        type=_lease_duration,
+        default=60.0,
+        metavar="60s",
+        help="time after which an operator of the same namespaces may take over (default: 60s)",
+    )
     add("--workers", type=_positive, default=4, help="pools reconciled at once (default: 4)")
     add("--kubeconfig", default="", metavar="FILE", help="kubeconfig (default: the pod's ServiceAccount)")
     add("--log-level", choices=LOG_LEVELS, default="info")
@@ -73,6 +81,13 @@ def _interval(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is {error}") from None
     if seconds < 1:
         raise argparse.ArgumentTypeError("must be at least 1s")
+    return seconds
+
+
+def _lease_duration(text: str) -> float:
+    seconds = _interval(text)
+    if not SHORTEST_LEASE <= seconds <= LONGEST_LEASE:
+        raise argparse.ArgumentTypeError(f"must be {SHORTEST_LEASE:g}s to {LONGEST_LEASE:g}s")
     return seconds
 
 

@@ -1,14 +1,15 @@
 """The operator's health port: /healthz and /readyz for the kubelet and people, /metrics for Prometheus.
 
 /healthz fails when a background part is dead: a restart may help. /readyz fails while the last full list has
-failed or a watch is down: a restart would not help.
+failed or a watch is down, and while an older operator works in a namespace of this one: a restart would not
+help.
 """
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from inference_operator.shell import metrics
-from inference_operator.shell.controller import Controller
+from inference_operator.shell.controller import Controller, Health
 
 
 class HealthServer:
@@ -47,7 +48,7 @@ class HealthServer:
     def _answer(self, *, ok: bool) -> web.Response:
         health = self._controller.health()
         age = health.resync_age
-        status = "dead" if health.dead else "ok" if health.ready else "starting" if age is None else "blind"
+        status = _word(health)
         return web.json_response(
             {
                 "status": status,
@@ -57,6 +58,9 @@ class HealthServer:
                 "watching": list(health.watching),
                 "notWatching": health.not_watching,
                 "rightsMissing": list(health.denied),
+                "standsAside": health.aside,
+                "youngerOperators": health.younger,
+                "leaseProblem": health.lease_problem,
             },
             status=200 if ok else 503,
         )
@@ -66,3 +70,13 @@ class HealthServer:
         return web.Response(
             body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+
+def _word(health: Health) -> str:
+    if health.dead:
+        return "dead"
+    if health.ready:
+        return "ok"
+    if not health.is_listed:
+        return "starting"
+    return "aside" if health.reachable else "blind"

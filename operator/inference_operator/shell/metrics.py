@@ -49,6 +49,16 @@ LOG_LINES_HELD_BACK: Final = Counter(
     "Warnings and errors that were not logged because they repeated too often.",
     registry=REGISTRY,
 )
+STANDS_ASIDE: Final = Gauge(
+    "headroom_operator_stands_aside",
+    "Older operators to which this one leaves namespaces that both name.",
+    registry=REGISTRY,
+)
+YOUNGER_OPERATORS: Final = Gauge(
+    "headroom_operator_younger_operators",
+    "Younger operators that name namespaces of this one, and leave them to it.",
+    registry=REGISTRY,
+)
 DENIED_RIGHTS: Final = Gauge(
     "headroom_operator_denied_rights", "Rights that the operator needs and does not have.", registry=REGISTRY
 )

@@ -185,6 +185,10 @@ class Reader:
         else:
             self._watches.follow(seen.key, seen.pool.spec.selector.match_labels)
 
+    def forget(self, key: PoolKey) -> None:
+        """Stop watching the pool's pods."""
+        self._watches.forget(key)
+
     async def _endpoints(self, key: PoolKey, pool: InferencePool) -> EndpointTally:
         if not _has_valid_selector(pool):
             return EndpointTally()

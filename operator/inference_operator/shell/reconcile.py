@@ -99,6 +99,12 @@ class Pass:
             stance=None if seen.pool_object is None else verdict.stance,
         )
 
+    def leave(self, key: PoolKey) -> None:
+        """Forget what is kept of a pool that is left to another operator."""
+        self._reader.forget(key)
+        self._applier.forget(key)
+        self._asker.forget(key)
+
     def _with_changes(
         self, seen: Observation, outcome: Outcome, doomed: Mapping[ChildKey, Any]
     ) -> Observation:

@@ -34,14 +34,27 @@ def granted(role: dict[str, Any]) -> dict[str, set[str]]:
 
 def test_the_operator_is_granted_exactly_the_verbs_that_its_code_names() -> None:
     role = one(BASE_OBJECTS, "ClusterRole", "headroom-operator")
-    wanted: dict[str, set[str]] = {"selfsubjectaccessreviews.authorization.k8s.io": {"create"}}
+    wanted: dict[str, set[str]] = {
+        "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
+        "subjectaccessreviews.authorization.k8s.io": {"create"},
+    }
     own = (kinds.POOL, kinds.PICKER, *kinds.OBJECTIVES, *kinds.CHILD_KINDS)
-    for kind in (*own, kinds.POD, kinds.EVENT, kinds.CRD):
+    for kind in (*own, kinds.POD, kinds.EVENT, kinds.LEASE, kinds.CRD):
         wanted[kind.resource] = set(kind.verbs)
         if kind.status_verbs:
             wanted[f"{kind.plural}/status.{kind.group}"] = set(kind.status_verbs)
 
     assert granted(role) == wanted
+
+
+def test_the_operator_is_granted_its_own_lease_and_no_other_in_its_namespace() -> None:
+    role = one(BASE_OBJECTS, "Role", "headroom-operator")
+    (named,) = [rule for rule in role["rules"] if "resourceNames" in rule]
+    account = one(BASE_OBJECTS, "ServiceAccount", "headroom-operator")
+
+    assert granted(role) == {kinds.LEASE.resource: {"create"}, "events": {"create"}}
+    assert named["resourceNames"] == [account["metadata"]["name"]]
+    assert {"create", *named["verbs"]} == set(kinds.LEASE_VERBS)
 
 
 def test_the_operator_can_hand_out_the_pickers_role_and_no_other() -> None:
