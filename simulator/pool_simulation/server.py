@@ -33,16 +33,16 @@ class SimulatedServer:
     __slots__ = (
         "_frozen",
         "_seed",
-        "_slowness",
         "address",
         "due",
         "engine",
         "in_pool",
         "incarnation",
         "is_up",
+        "live",
         "number",
         "params",
-        "tokens_computed",
+        "slowness",
     )
 
     def __init__(self, number: int, params: EngineParams, seed: str) -> None:
@@ -57,10 +57,11 @@ class SimulatedServer:
         """Discovery lists it as ready."""
         self.due: float | None = None
         """When `advance` is to be called next, as of its last call; None: not before the next request."""
-        self.tokens_computed = 0
-        """Uncached prompt tokens and answer tokens of the requests that ended here."""
+        self.live: dict[str, Sequence] = {}
+        """Requests in the engine by id, in order of arrival."""
+        self.slowness = 1.0
+        """Iterations take this many times as long as `params` say."""
         self._seed = seed
-        self._slowness = 1.0
         self._frozen: Reading | None = None
         self.engine = self._new_engine()
 
@@ -82,7 +83,13 @@ class SimulatedServer:
 
     def submit(self, request: Request, now: float) -> Sequence:
         """Queue a request; call `advance` next. Raises ValueError as `Engine.submit` does."""
-        return self.engine.submit(request, now)
+        sequence = self.live[request.request_id] = self.engine.submit(request, now)
+        return sequence
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; call `advance` next."""
+        self.engine.abort(request_id)
+        self.live.pop(request_id, None)
 
     def advance(self, now: float) -> Progress:
         """Run the engine up to `now`."""
@@ -96,6 +103,7 @@ class SimulatedServer:
                     progress.answering.append(sequence)
                 if sequence.finished:
                     progress.ended.append(sequence)
+                    del self.live[sequence.request.request_id]
             if step.next_time is None or step.next_time > now:
                 self.due = progress.next_due = step.next_time
                 return progress
@@ -119,7 +127,7 @@ class SimulatedServer:
 
     def slow_down(self, slowness: float) -> None:
         """Take `slowness` times as long for every iteration that begins from now on; 1.0 is as built."""
-        self._slowness = slowness
+        self.slowness = slowness
         self.engine.params = self._speed()
 
     def die(self) -> None:
@@ -128,6 +136,7 @@ class SimulatedServer:
         self.due = None
         self._frozen = None
         self.incarnation += 1
+        self.live = {}
         self.engine = self._new_engine()
 
     def come_back(self) -> None:
@@ -139,8 +148,8 @@ class SimulatedServer:
         return Engine(self._speed(), jitter)
 
     def _speed(self) -> EngineParams:
-        if self._slowness == 1.0:
+        if self.slowness == 1.0:
             return self.params
         return dataclasses.replace(
-            self.params, **{name: getattr(self.params, name) * self._slowness for name in _TIMES}
+            self.params, **{name: getattr(self.params, name) * self.slowness for name in _TIMES}
         )

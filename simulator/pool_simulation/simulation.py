@@ -205,7 +205,6 @@ class Simulation:
         else:
             tokens = sequence.request.prompt_tokens
             cached = sequence.cached_tokens
-            server.tokens_computed += tokens - cached + sequence.generated
             self.results.add(
                 request,
                 fate,
@@ -226,7 +225,7 @@ class Simulation:
         self._arrivals, self._left = None, 0
         for flight in list(self._flights.values()):
             if flight.server is not None:
-                flight.server.engine.abort(flight.request.request_id)
+                flight.server.abort(flight.request.request_id)
             self._over(flight, Fate.UNFINISHED)
 
     # Faults.
@@ -269,7 +268,7 @@ class Simulation:
                 continue
             self._over(flight, Fate.FAILED)
             if flight.server is not None:
-                flight.server.engine.abort(flight.request.request_id)
+                flight.server.abort(flight.request.request_id)
                 self._advance(flight.server)
         self._policy.restart(down_s)
 
