@@ -62,6 +62,9 @@ class FixedRouter:
     def first_byte(self, decision: Decision, record: Record) -> None:
         pass
 
+    def reads_body(self, *, of_known_api: bool) -> bool:
+        return True
+
     def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
         return ()
 

@@ -1,4 +1,4 @@
-"""Writes docs/plugins.md from the plugin classes and the list of the ecosystem's types below.
+"""Writes docs/plugins.md from the plugin classes, and the ecosystem's types that are not offered.
 
     python docs/plugin_page.py            write
     python docs/plugin_page.py --check    exit 1 if the page differs
@@ -18,6 +18,8 @@ from typing import Any, Final, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from endpoint_picker.config.not_offered import NOT_OFFERED
+from endpoint_picker.config.parsers import Parser
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.scheduling.plugin import (
     Admitter,
@@ -44,6 +46,7 @@ _KINDS: Final[dict[str, type[Plugin]]] = {
     "Pickers": Picker,
     "Producers": Producer,
     "Reporters": Follower,
+    "Parsers": Parser,
     "Settings of built-in parts": Plugin,
 }
 
@@ -81,6 +84,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
     "metrics-data-source": "https is verified unless insecureSkipVerify says otherwise; a token may go along",
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
+    "openai-parser": "without passthrough-parser it reads JSON bodies on all paths; models are not rewritten",
+    "passthrough-parser": "it acts only where a configuration names it; there it is the last one by default",
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
     "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
     "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
@@ -95,102 +100,6 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "utilization-filter": "an unknown signal does not meet a limit while it is known of another server; "
     "it counts what was sent since the last scrape",
     "weighted-random-picker": "`maxNumOfEndpoints` is 3",
-}
-
-_DISAGGREGATION: Final = "not yet: comes with disaggregation, KV events and tokenisation"
-_PREDICTION: Final = "not yet: comes with latency prediction"
-_FLOW: Final = "not yet: comes with flow control"
-_PARSERS: Final = "not yet: the built-in readers of OpenAI bodies cannot be chosen"
-_SESSION: Final = "not yet: comes with session affinity"
-_ATTRIBUTES: Final = "not yet: endpoints have no attributes of custom metrics"
-_TOPOLOGY: Final = "not yet: comes with node topology"
-_OLD: Final = "no: deprecated there; "
-_CLUSTERS: Final = "no: endpoints are servers here, not clusters"
-
-_NOT_OFFERED: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "disagg-profile-handler",
-            "always-disagg-pd-decider",
-            "always-disagg-multimodal-decider",
-            "prefix-based-pd-decider",
-            "decode-filter",
-            "prefill-filter",
-            "encode-filter",
-            "precise-prefix-cache-producer",
-            "p2p-source-producer",
-            "burst-prefix-cache-producer",
-            "mm-embeddings-cache-producer",
-            "mm-embeddings-cache-scorer",
-            "token-producer",
-        ),
-        _DISAGGREGATION,
-    ),
-    **dict.fromkeys(
-        ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
-        _PREDICTION,
-    ),
-    **dict.fromkeys(
-        (
-            "agent-identity",
-            "edf-ordering-policy",
-            "fcfs-ordering-policy",
-            "global-strict-fairness-policy",
-            "priority-holdback-policy",
-            "priority-then-time-eviction-order-policy",
-            "program-aware-fairness",
-            "round-robin-fairness-policy",
-            "sheddable-eviction-filter",
-            "slo-deadline-ordering-policy",
-            "soft-reflective-ceiling-policy",
-            "static-usage-limit-policy",
-        ),
-        _FLOW,
-    ),
-    **dict.fromkeys(
-        (
-            "anthropic-parser",
-            "openai-parser",
-            "passthrough-parser",
-            "sglanghttp-parser",
-            "vertexai-parser",
-            "vllmgrpc-parser",
-            "vllmhttp-parser",
-        ),
-        _PARSERS,
-    ),
-    **dict.fromkeys(("session-affinity-filter", "session-affinity-scorer", "session-id-producer"), _SESSION),
-    **dict.fromkeys(("endpoint-attribute-filter", "endpoint-attribute-scorer"), _ATTRIBUTES),
-    **dict.fromkeys(
-        ("topology-affinity-filter", "topology-affinity-scorer", "topology-extractor"), _TOPOLOGY
-    ),
-    **dict.fromkeys(
-        ("dcgm-data-source", "dcgm-extractor", "models-data-source", "models-data-extractor"),
-        "not yet: only the metrics page of a server is read",
-    ),
-    **dict.fromkeys(
-        (
-            "multicluster-queue-scorer",
-            "multicluster-kv-cache-utilization-scorer",
-            "multicluster-prefix-cache-scorer",
-            "multicluster-session-affinity-filter",
-            "multicluster-approx-prefix-cache-producer",
-            "multicluster-metrics-data-source",
-            "multicluster-metrics-extractor",
-        ),
-        _CLUSTERS,
-    ),
-    "by-label": _OLD + "write label-selector-filter",
-    "tokenizer": _OLD + "its successor is token-producer",
-    "pd-profile-handler": _OLD + "its successor is disagg-profile-handler",
-    "disagg-headers-handler": _OLD + "its successor is disagg-profile-handler",
-    "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
-    "precise-prefix-cache-scorer": _OLD
-    + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
-    "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
-    "k8s-notification-source": "no: the picker follows no objects beyond its own",
-    "file-discovery": "as a flag: `--endpoints-file`",
-    "inflight-load-producer": "no: the ledger of what was sent is built in and always on",
 }
 
 
@@ -275,13 +184,13 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
 
 def _compared(own: list[str]) -> str:
     """Return the table of the ecosystem's types. A type in both lists, or a stale difference, is an error."""
-    both = set(own) & set(_NOT_OFFERED)
+    both = set(own) & set(NOT_OFFERED)
     stale = set(_DIFFERENCES) - set(own)
     if both or stale:
         raise SystemExit(f"docs/plugin_page.py: offered by now: {sorted(both)}; not offered: {sorted(stale)}")
     lines = ["## The llm-d router's types", "", "| type | here |", "|---|---|"]
-    for name in sorted({*own, *_NOT_OFFERED}):
-        said = _NOT_OFFERED.get(name) or (
+    for name in sorted({*own, *NOT_OFFERED}):
+        said = NOT_OFFERED.get(name) or (
             f"different: {_DIFFERENCES[name]}" if name in _DIFFERENCES else "the same"
         )
         lines.append(f"| `{name}` | {said} |")

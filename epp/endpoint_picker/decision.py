@@ -103,6 +103,10 @@ class Waiting(ABC):
 class Router(Protocol):
     """Decides on requests and keeps the ledger of those in flight. It never blocks and never awaits."""
 
+    def reads_body(self, *, of_known_api: bool) -> bool:
+        """Tell whether JSON bodies are read, of calls to a known API or of calls to other paths."""
+        ...
+
     def decide(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
     ) -> Decision | Refusal | Waiting:

@@ -82,6 +82,11 @@ class PoolRouter:
 
     # The Router protocol.
 
+    def reads_body(self, *, of_known_api: bool) -> bool:
+        """Tell whether JSON bodies are read, of calls to a known API or of calls to other paths."""
+        reading = self.live.config.reading
+        return reading.of_known_apis if of_known_api else reading.of_others
+
     def decide(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
     ) -> Decision | Refusal | Waiting:

@@ -24,6 +24,8 @@ class CountingRouter:
         self.fails_after = False
         """Whether `ended` raises after it has released the decision."""
         self.first_bytes = 0
+        self.of_known_apis = self.of_others = True
+        """Which bodies are read."""
         self.listeners: list[Any] = []
         self.decisions = Decisions()
 
@@ -52,6 +54,9 @@ class CountingRouter:
         assert decision in self.held
         assert record.first_byte_at
         self.first_bytes += 1
+
+    def reads_body(self, *, of_known_api: bool) -> bool:
+        return self.of_known_apis if of_known_api else self.of_others
 
     def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
         return [each for hook in decision.hooks.response_headers for each in hook(decision, record)]

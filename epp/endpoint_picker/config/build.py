@@ -1,5 +1,6 @@
 """Builds a frozen configuration from the text of an EndpointPickerConfig. All its faults show here."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -8,7 +9,9 @@ from pydantic import ValidationError
 
 from endpoint_picker import yaml_text
 from endpoint_picker.config.effective import Effective
-from endpoint_picker.config.picker_config import PickerConfig
+from endpoint_picker.config.not_offered import GATES_NOT_OFFERED, KEYS_NOT_OFFERED, sentence
+from endpoint_picker.config.parsers import OpenAiParser, Parser, PassthroughParser
+from endpoint_picker.config.picker_config import BodyReading, PickerConfig
 from endpoint_picker.config.registry import RENAMED, Registry
 from endpoint_picker.config.schema import (
     API_VERSION,
@@ -19,7 +22,7 @@ from endpoint_picker.config.schema import (
     ProfileSpec,
 )
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
-from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation
+from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation, joined
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
@@ -49,6 +52,8 @@ from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
 #: Known feature gates, each with the only value that this version supports.
 _GATES: Final[Mapping[str, bool]] = {"flowControl": False, "haPopulateNonLeaderDatastore": True}
+
+_INDEX: Final = re.compile(r"\[\d+\]")
 
 _P = TypeVar("_P", bound=Plugin)
 
@@ -81,6 +86,9 @@ def build(text: str, registry: Registry) -> PickerConfig:
     scrape: ScrapePlan | None = None
     with faults.noted():
         scrape = _scrape_plan(spec, listed)
+    parsers: Sequence[Parser] = ()
+    with faults.noted():
+        parsers = _parsers(spec, listed)
     if not faults:
         listed.note_unused(faults)
         listed.note_unread_headroom(profiles, faults)
@@ -112,9 +120,15 @@ def build(text: str, registry: Registry) -> PickerConfig:
     )
     warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
     effective = Effective(listed, listed.params).text_of(
-        scheduling, specs, running, scrape=scrape is not None
+        scheduling, specs, running, parsers, scrape=scrape is not None
     )
-    return PickerConfig(scheduling=scheduling, scrape=scrape, warnings=warnings, effective=effective)
+    return PickerConfig(
+        scheduling=scheduling,
+        scrape=scrape,
+        reading=_reading(parsers),
+        warnings=warnings,
+        effective=effective,
+    )
 
 
 def _distinct(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
@@ -132,7 +146,18 @@ def _read(text: str) -> EndpointPickerConfig:
     try:
         return EndpointPickerConfig.model_validate(loaded)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise _with_reasons(from_validation(error)) from None
+
+
+def _with_reasons(error: ConfigError) -> ConfigError:
+    """Return the error with the reason at each key that is known and not offered."""
+    faults = []
+    for fault in error.faults:
+        path = _INDEX.sub("", fault.path)
+        why = next((why for key, why in KEYS_NOT_OFFERED.items() if f"{path}.".startswith(f"{key}.")), "")
+        told = f"not offered in this version: {sentence(why)}; remove it"
+        faults.append(ConfigError(fault.path, told) if why else fault)
+    return joined(faults)
 
 
 def _check_gate(gate: str, path: str) -> None:
@@ -143,7 +168,8 @@ def _check_gate(gate: str, path: str) -> None:
         raise ConfigError(path, f'"{value}" is neither true nor false')
     if (value != "false") != _GATES[name]:
         way = "off" if _GATES[name] else "on"
-        raise ConfigError(path, f'"{name}" cannot be switched {way} in this version; remove it')
+        why = sentence(GATES_NOT_OFFERED[name])
+        raise ConfigError(path, f'"{name}" cannot be switched {way} in this version: {why}; remove it')
 
 
 def _handler(listed: "Instances", faults: Faults) -> ProfileHandler:
@@ -252,6 +278,7 @@ _USED_BY_REFERENCE: Final = (
     SaturationDetector,
     MetricsDataSource,
     CoreMetricsExtractor,
+    Parser,
 )
 
 
@@ -284,6 +311,8 @@ def _profile(
         path = f"{where}[{index}]"
         with faults.noted():
             plugin = _resolve(ref, plugins, path)
+            if any(ref.plugin_ref == before.plugin_ref for before in spec.plugins[:index]):
+                raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is named twice; keep one')
             if not isinstance(plugin, Filter | Scorer | Picker):
                 raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
             _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
@@ -369,6 +398,33 @@ def _detector(spec: EndpointPickerConfig, plugins: Instances) -> SaturationDetec
     return plugin
 
 
+def _parsers(spec: EndpointPickerConfig, plugins: Instances) -> Sequence[Parser]:
+    refs, where = spec.request_handler.parsers, "requestHandler.parsers"
+    if spec.parser is not None:
+        if refs:
+            raise ConfigError("parser", "requestHandler.parsers is set too; remove this one")
+        refs = (spec.parser,)
+    found: list[Parser] = []
+    for index, ref in enumerate(refs):
+        path = "parser" if spec.parser is not None else f"{where}[{index}]"
+        plugin = _resolve(ref, plugins, path)
+        if not isinstance(plugin, Parser):
+            raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no parser')
+        if any(type(each) is type(plugin) for each in found):
+            raise ConfigError(path, f"a second {plugin.type_name} would do nothing; remove it")
+        if any(isinstance(each, PassthroughParser) for each in found):
+            raise ConfigError(path, f"{PassthroughParser.type_name} leaves it no request; list that one last")
+        found.append(plugin)
+    return found or (OpenAiParser(NoParams()),)
+
+
+def _reading(parsers: Sequence[Parser]) -> BodyReading:
+    return BodyReading(
+        of_known_apis=any(isinstance(each, OpenAiParser) for each in parsers),
+        of_others=not any(isinstance(each, PassthroughParser) for each in parsers),
+    )
+
+
 def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan | None:
     layer = spec.data_layer
     source: MetricsDataSource | None = None
@@ -411,6 +467,7 @@ def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan |
         client_key_path=source.params.client_key_path,
         server_name=source.params.server_name,
         bearer_token_file=source.params.bearer_token_file,
+        interval=source.params.interval or 0.0,
     )
 
 
@@ -430,6 +487,8 @@ def _warnings(spec: EndpointPickerConfig) -> Iterable[str]:
         yield f"apiVersion {OLD_API_VERSION} is deprecated; write {API_VERSION}"
     if spec.saturation_detector is not None:
         yield "saturationDetector is deprecated; write flowControl.saturationDetector"
+    if spec.parser is not None:
+        yield "parser is deprecated; write requestHandler.parsers"
     for each in spec.plugins:
         if each.type in RENAMED:
             yield f"plugin type {each.type} is deprecated; write {RENAMED[each.type]}"

@@ -41,6 +41,7 @@ class Effective:
         scheduling: Scheduling,
         specs: Sequence[ProfileSpec],
         producers: Sequence[Plugin],
+        parsers: Sequence[Plugin],
         *,
         scrape: bool,
     ) -> dict[str, Any]:
@@ -68,6 +69,7 @@ class Effective:
             "apiVersion": API_VERSION,
             "kind": KIND,
             "flowControl": {"saturationDetector": {"pluginRef": self.name(scheduling.detector)}},
+            "requestHandler": {"parsers": [{"pluginRef": self.name(each)} for each in parsers]},
             "plugins": self._plugins,
             "schedulingProfiles": profiles,
             "dataLayer": layer,

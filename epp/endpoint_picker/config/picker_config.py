@@ -9,12 +9,23 @@ from endpoint_picker.scheduling.scheduler import Scheduling
 
 
 @dataclass(frozen=True, slots=True)
+class BodyReading:
+    """The requests whose JSON bodies are read for model and prompt; all others are routed without."""
+
+    of_known_apis: bool = True
+    """Calls to the APIs of `ext_proc.body.apis`."""
+    of_others: bool = True
+    """Calls to all other paths."""
+
+
+@dataclass(frozen=True, slots=True)
 class PickerConfig:
     """A configuration without faults, built."""
 
     scheduling: Scheduling
     scrape: ScrapePlan | None
     """None: no metrics are read; scorers use the ledger."""
+    reading: BodyReading = BodyReading()
     warnings: tuple[str, ...] = ()
     """Deprecated names that were used, and producers that do not run."""
     effective: Mapping[str, Any] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Final, Self
 
+from endpoint_picker.config.not_offered import NOT_OFFERED, sentence
 from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.scheduling.plugin import Plugin
 
@@ -33,8 +34,15 @@ class Registry:
         return sorted(self._loaders)
 
     def find(self, type_name: str, path: str) -> type[Plugin]:
-        """Return the class. Raises ConfigError for an unknown type, naming close ones, or a broken class."""
+        """Return the class.
+
+        Raises ConfigError for a type that is not offered, with the reason; for an unknown type, naming close
+        ones; and for a broken class.
+        """
         loader = self._loaders.get(RENAMED.get(type_name, type_name))
+        if loader is None and type_name in NOT_OFFERED:
+            why = sentence(NOT_OFFERED[type_name])
+            raise ConfigError(path, f'plugin type "{type_name}" is not offered in this version: {why}')
         if loader is None:
             raise ConfigError(path, f'unknown plugin type "{type_name}"; {self._instead_of(type_name)}')
         try:

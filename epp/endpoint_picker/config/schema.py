@@ -72,6 +72,13 @@ class FlowControlSpec(Section):
     saturation_detector: PluginRef | None = None
 
 
+class RequestHandlerSpec(Section):
+    """How request bodies are read."""
+
+    parsers: tuple[PluginRef, ...] = ()
+    """In order; openai-parser when absent."""
+
+
 class EndpointPickerConfig(Section):
     """The whole file."""
 
@@ -82,5 +89,8 @@ class EndpointPickerConfig(Section):
     scheduling_profiles: tuple[ProfileSpec, ...] = ()
     data_layer: DataLayerSpec = DataLayerSpec()
     flow_control: FlowControlSpec = FlowControlSpec()
+    request_handler: RequestHandlerSpec = RequestHandlerSpec()
+    parser: PluginRef | None = None
+    """Deprecated place of requestHandler.parsers."""
     saturation_detector: PluginRef | None = None
     """Deprecated place of flowControl.saturationDetector."""

@@ -4,13 +4,24 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from cluster_client.durations import seconds
 from endpoint_picker.datalayer.metrics_page import ENGINES, Engine, Gauge, Series
 from endpoint_picker.scheduling.plugin import Plugin, PluginParams
 
 FilePath = Annotated[str, Field(max_length=4096, pattern=r"^(/[^\x00]*)?$")]
 """Absolute path of a file, "" for none."""
+
+
+#: Bounds of a source's interval, seconds. Metrics expire after `table.STALE_AFTER_S`; one scrape may fail.
+MIN_INTERVAL_S: Final = 0.05
+MAX_INTERVAL_S: Final = 1.0
+
+
+def optional_seconds(value: object) -> object:
+    """Return the duration in seconds; None stays None."""
+    return None if value is None else seconds(value)
 
 
 class SourceParams(PluginParams):
@@ -22,6 +33,8 @@ class SourceParams(PluginParams):
     """Path of the metrics page."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the page; the endpoint's own when absent."""
+    interval: float | None = Field(default=None, ge=MIN_INTERVAL_S, le=MAX_INTERVAL_S)
+    """Time between two scrapes of an endpoint, 50ms to 1s; that of --refresh-metrics-interval when absent."""
     insecure_skip_verify: bool = False
     """With https: take any certificate."""
     ca_cert_path: FilePath = ""
@@ -34,6 +47,8 @@ class SourceParams(PluginParams):
     """Name that servers' certificates bear; the endpoint's address when absent."""
     bearer_token_file: FilePath = ""
     """File whose token goes along; it is read again when it changes."""
+
+    _duration = field_validator("interval", mode="before")(optional_seconds)
 
     @model_validator(mode="after")
     def _consistent(self) -> "SourceParams":

@@ -31,6 +31,8 @@ class ScrapePlan:
     client_key_path: str = ""
     server_name: str = ""
     """Name that certificates have to bear; "" is the endpoint's address."""
+    interval: float = 0.0
+    """Seconds between two scrapes of an endpoint; 0 is the scraper's own interval."""
     bearer_token_file: str = ""
     """File with the bearer token; "" is none."""
 

@@ -62,8 +62,10 @@ class Scraper:
         self._columns = columns
         self._plan = plan
         self._clock = clock
+        self._own_interval = interval
         self._interval = interval
-        self._tick_s = interval / TICKS
+        self._tick_s = 0.0
+        self._take_interval()
         self._max_in_flight = max_in_flight
         self._chance: Chance = chance or random.Random()  # noqa: S311 - jitter
         self.access = None if plan is None else ScrapeAccess(plan)
@@ -91,8 +93,14 @@ class Scraper:
         if plan != self._plan:
             self._plan = plan
             self.access = None if plan is None else ScrapeAccess(plan)
+            self._take_interval()
             self.close()
             self._columns.forget_contact()
+
+    def _take_interval(self) -> None:
+        """Scrape at the plan's interval, or at the scraper's own."""
+        self._interval = (self._plan.interval if self._plan is not None else 0.0) or self._own_interval
+        self._tick_s = self._interval / TICKS
 
     async def run(self) -> None:
         """Scrape until cancelled."""

@@ -66,7 +66,7 @@ class Picking:
         request = InferenceRequest(
             request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
         )
-        if headers.call_for_json(body):
+        if headers.call_for_json(body) and self._router.reads_body(of_known_api=headers.api is not None):
             try:
                 parsed = apis.parse(headers.api, body or b"")
             except apis.InvalidBodyError as error:

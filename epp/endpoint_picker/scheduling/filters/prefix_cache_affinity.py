@@ -3,13 +3,19 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 from typing_extensions import override
 
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
 from endpoint_picker.scheduling.plugin import Filter, PluginParams, Pool, RandomSource
+
+
+def _refuse_the_predictor(source: object) -> object:
+    if source == "latencyPredictor":
+        raise ValueError("latencyPredictor is not offered in this version: it comes with latency prediction")
+    return source
 
 
 class PrefixCacheAffinityParams(PluginParams):
@@ -25,6 +31,8 @@ class PrefixCacheAffinityParams(PluginParams):
     """How the time to the first token is estimated: tokens in flight over peakPrefillThroughput."""
     peak_prefill_throughput: float = Field(default=15_928.0, gt=0.0)
     """Prompt tokens that a server computes in a second."""
+
+    _offered = field_validator("ttft_source", mode="before")(_refuse_the_predictor)
 
 
 class PrefixCacheAffinityFilter(Filter):

@@ -296,7 +296,10 @@ def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
             "schedulingProfiles: [{name: a}, {name: b}]", "schedulingProfiles", "keep one", id="two profiles"
         ),
         pytest.param(
-            "flowControl: {maxRequests: 5}", "flowControl.maxRequests", "does not act on", id="not acted on"
+            "flowControl: {maxRequests: 5}",
+            "flowControl.maxRequests",
+            "it comes with flow control",
+            id="not acted on",
         ),
         pytest.param("featureGates: [flowControl]", "featureGates[0]", "cannot be switched on", id="gate on"),
         pytest.param("featureGates: [x=false]", "featureGates[0]", "unknown feature gate", id="unknown gate"),

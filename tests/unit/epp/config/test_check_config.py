@@ -106,6 +106,7 @@ def test_defaults_and_added_plugins_are_shown(tmp_path: Path, capsys: pytest.Cap
         "utilization-detector",
         "metrics-data-source",
         "core-metrics-extractor",
+        "openai-parser",
     }
     assert shown["plugins"][0]["parameters"] == {"matchLengthWeight": 0.0, "matchLengthScaleTokens": 8192}
     (profile,) = shown["schedulingProfiles"]

@@ -681,3 +681,25 @@ def test_a_response_without_a_decision_passes_as_it_is() -> None:
     peer.feed(wire.request_headers())
     peer.feed(wire.response_headers(status="408", end=True))
     assert peer.replies == [b"\x12\x00"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "path", "status"),
+    [
+        pytest.param((True, True), "/v1/completions", 400, id="known"),
+        pytest.param((True, True), "/score", 400, id="other"),
+        pytest.param((True, False), "/v1/completions", 400, id="only known: known"),
+        pytest.param((True, False), "/score", 200, id="only known: other"),
+        pytest.param((False, False), "/v1/completions", 200, id="none"),
+    ],
+)
+def test_a_body_that_is_not_read_cannot_be_bad(reads: tuple[bool, bool], path: str, status: int) -> None:
+    router = CountingRouter(A)
+    router.of_known_apis, router.of_others = reads
+    peer = Peer(router)
+    replies = peer.feed(*post(b'["no", "object"]', path=path))
+    if status == 200:
+        assert wire.kinds(replies) == ["request_headers", "request_body"]
+        assert (router.requests[0].model, router.requests[0].prompt) == ("", b"")
+    else:
+        assert peer.immediate.status.code == status

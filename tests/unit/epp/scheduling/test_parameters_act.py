@@ -104,6 +104,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "scheme": ({"insecureSkipVerify": True}, None, "https"),
         "path": ({}, None, "/prom"),
         "port": ({}, None, 8002),
+        "interval": ({}, None, "200ms"),
         "insecureSkipVerify": ({}, None, True),
         "caCertPath": ({"scheme": "https"}, "/a", "/b"),
         "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),

@@ -1,0 +1,138 @@
+"""What a configuration of the llm-d router may have and this version does not offer, each with the reason.
+
+A configuration that has one is answered with the reason, and docs/plugins.md lists the types.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_DISAGGREGATION: Final = "not yet: comes with disaggregation, KV events and tokenisation"
+_PREDICTION: Final = "not yet: comes with latency prediction"
+_FLOW: Final = "not yet: comes with flow control"
+_PARSERS: Final = "not yet: bodies of this API are not read"
+_SESSION: Final = "not yet: comes with session affinity"
+_ATTRIBUTES: Final = "not yet: endpoints have no attributes of custom metrics"
+_TOPOLOGY: Final = "not yet: comes with node topology"
+_OLD: Final = "no: deprecated there; "
+_CLUSTERS: Final = "no: endpoints are servers here, not clusters"
+
+#: Type -> why it is not offered: "not yet: ..." or "no: ...".
+NOT_OFFERED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "disagg-profile-handler",
+            "always-disagg-pd-decider",
+            "always-disagg-multimodal-decider",
+            "prefix-based-pd-decider",
+            "decode-filter",
+            "prefill-filter",
+            "encode-filter",
+            "precise-prefix-cache-producer",
+            "p2p-source-producer",
+            "burst-prefix-cache-producer",
+            "mm-embeddings-cache-producer",
+            "mm-embeddings-cache-scorer",
+            "token-producer",
+        ),
+        _DISAGGREGATION,
+    ),
+    **dict.fromkeys(
+        ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
+        _PREDICTION,
+    ),
+    **dict.fromkeys(
+        (
+            "agent-identity",
+            "edf-ordering-policy",
+            "fcfs-ordering-policy",
+            "global-strict-fairness-policy",
+            "priority-holdback-policy",
+            "priority-then-time-eviction-order-policy",
+            "program-aware-fairness",
+            "round-robin-fairness-policy",
+            "sheddable-eviction-filter",
+            "slo-deadline-ordering-policy",
+            "soft-reflective-ceiling-policy",
+            "static-usage-limit-policy",
+        ),
+        _FLOW,
+    ),
+    **dict.fromkeys(
+        (
+            "anthropic-parser",
+            "sglanghttp-parser",
+            "vertexai-parser",
+            "vllmgrpc-parser",
+            "vllmhttp-parser",
+        ),
+        _PARSERS,
+    ),
+    **dict.fromkeys(("session-affinity-filter", "session-affinity-scorer", "session-id-producer"), _SESSION),
+    **dict.fromkeys(("endpoint-attribute-filter", "endpoint-attribute-scorer"), _ATTRIBUTES),
+    **dict.fromkeys(
+        ("topology-affinity-filter", "topology-affinity-scorer", "topology-extractor"), _TOPOLOGY
+    ),
+    **dict.fromkeys(
+        ("dcgm-data-source", "dcgm-extractor", "models-data-source", "models-data-extractor"),
+        "not yet: only the metrics page of a server is read",
+    ),
+    **dict.fromkeys(
+        (
+            "multicluster-queue-scorer",
+            "multicluster-kv-cache-utilization-scorer",
+            "multicluster-prefix-cache-scorer",
+            "multicluster-session-affinity-filter",
+            "multicluster-approx-prefix-cache-producer",
+            "multicluster-metrics-data-source",
+            "multicluster-metrics-extractor",
+        ),
+        _CLUSTERS,
+    ),
+    "by-label": _OLD + "write label-selector-filter",
+    "tokenizer": _OLD + "its successor is token-producer",
+    "pd-profile-handler": _OLD + "its successor is disagg-profile-handler",
+    "disagg-headers-handler": _OLD + "its successor is disagg-profile-handler",
+    "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
+    "precise-prefix-cache-scorer": _OLD
+    + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
+    "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
+    "k8s-notification-source": "no: the picker follows no objects beyond its own",
+    "file-discovery": "as a flag: `--endpoints-file`",
+    "inflight-load-producer": "no: the ledger of what was sent is built in and always on",
+}
+
+_SYNC: Final = "no: nothing in the field implements it"
+
+#: Path of a key, without indices -> why it is not offered. Keys below it share its reason.
+KEYS_NOT_OFFERED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "flowControl.maxBytes",
+            "flowControl.maxRequests",
+            "flowControl.defaultRequestTTL",
+            "flowControl.noEndpointRequestTTL",
+            "flowControl.defaultPriorityBand",
+            "flowControl.defaultNegativePriorityBand",
+            "flowControl.priorityBands",
+            "flowControl.usageLimitPolicyPluginRef",
+            "flowControl.enableEviction",
+        ),
+        _FLOW,
+    ),
+    "dataLayer.discovery": "as a flag: `--endpoints-file`",
+    "dataLayer.peerDiscovery": _SYNC,
+    "dataLayer.crossReplicaSyncerPluginRef": _SYNC,
+    "dataLayer.crossReplicaSyncInterval": _SYNC,
+}
+
+#: Feature gate -> why its other value is not offered.
+GATES_NOT_OFFERED: Final[Mapping[str, str]] = {
+    "flowControl": _FLOW,
+    "haPopulateNonLeaderDatastore": "no: every replica has the endpoints",
+}
+
+
+def sentence(reason: str) -> str:
+    """Return the reason as the end of a sentence about what is not offered."""
+    text = reason.removeprefix("not yet: ").removeprefix("no: ")
+    return f"it {text}" if text.startswith("comes") else text

@@ -1,0 +1,328 @@
+"""Configurations as users of the llm-d router have them: what loads decides, what cannot load says why.
+
+The first are what its Helm charts render, by kind of model server and by option; the rest have every key of
+the file's shape. Each is checked by `headroom-epp check-config` as well.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from endpoint_picker.check_config import run
+from endpoint_picker.config.build import build
+from endpoint_picker.config.picker_config import BodyReading
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.config_errors import ConfigError
+from endpoint_picker.datalayer.metrics_page import PageReader
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.decision import Decision
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.routing import PoolRouter, build_router
+
+REGISTRY = Registry.installed()
+
+
+def chart(extractor: str = "", parser: str = "") -> str:
+    """Return what the charts render without further options."""
+    parsers = f"requestHandler: {{parsers: [{{pluginRef: {parser}}}]}}" if parser else ""
+    listed = f"- type: {parser}" if parser else ""
+    return f"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+  parameters: {{scheme: http, path: /metrics, insecureSkipVerify: true}}
+- type: core-metrics-extractor
+  {extractor}
+{listed}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: prefix-cache-scorer, weight: 3}}
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors: [{{pluginRef: core-metrics-extractor}}]
+{parsers}
+"""
+
+
+#: A page of each engine: 4 requests wait, 2 run, a quarter of the KV cache is in use.
+PAGES = {
+    "vllm": "vllm:num_requests_waiting 4\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.25\n",
+    "sglang": "sglang:num_queue_reqs 4\nsglang:num_running_reqs 2\nsglang:token_usage 0.25\n",
+    "trtllm-serve": "trtllm_num_requests_waiting 4\ntrtllm_num_requests_running 2\n"
+    "trtllm_kv_cache_utilization 0.25\n",
+    "triton-tensorrt-llm": 'nv_trt_llm_request_metrics{request_type="waiting"} 4\n'
+    'nv_trt_llm_request_metrics{request_type="scheduled"} 2\n'
+    'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"} 0.25\n',
+}
+
+
+def router_of(text: str, count: int = 3) -> PoolRouter:
+    router = build_router(config_text=text, clock=lambda: 100.0, rng=np.random.default_rng(1))
+    assert not router.config_error, router.config_error
+    router.replace_endpoints(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in range(count))
+    return router
+
+
+def load(router: PoolRouter, waiting: list[float], usage: list[float]) -> None:
+    rows = router.table.ready_rows
+    router.table.waiting[rows] = waiting
+    router.table.running[rows] = 0
+    router.table.kv_usage[rows] = usage
+    router.table.scraped_at[rows] = 100.0
+
+
+def picked(router: PoolRouter, prompt: bytes = b"", kind: str = "") -> str:
+    headers = {"x-kind": kind} if kind else {}
+    request = InferenceRequest(request_id="r", model="m", prompt=prompt, headers=headers)
+    answer = router.decide(request, None, lambda _late: None)
+    assert isinstance(answer, Decision)
+    return answer.endpoint.removeprefix("10.0.0.").removesuffix(":8000")
+
+
+def faults_of(text: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        build(text, REGISTRY)
+    return {fault.path: fault.message for fault in caught.value.faults}
+
+
+@pytest.mark.parametrize("engine", PAGES)
+def test_the_charts_configuration_for_each_model_server(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = chart("" if engine == "vllm" else f"parameters: {{defaultEngine: {engine}}}")
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert run([str(file)]) == 0
+    assert capsys.readouterr().err == ""
+    plan = build(text, REGISTRY).scrape
+    assert plan is not None
+    assert plan.default_engine == engine
+    reading = PageReader(plan.engines[plan.default_engine]).read(("#\n" + PAGES[engine]).encode())
+    assert (reading.waiting, reading.running, reading.kv_usage) == (4.0, 2.0, 0.25)
+    router = router_of(text)
+    load(router, [9, 0, 9], [0.5, 0.5, 0.5])
+    assert picked(router) == "1"
+    load(router, [0, 0, 0], [0.9, 0.9, 0.1])
+    assert picked(router) == "2"
+    # A server that holds the prompt is worth 3; the idle ones' 2 for the queue is less.
+    load(router, [5, 0, 0], [0.5, 0.5, 0.5])
+    prompt = b"p" * 4096
+    router.scheduler.pool.index.record(router.index.hashes("m", prompt), 0)
+    assert picked(router, prompt) == "0"
+
+
+def test_the_charts_configuration_for_triton_reads_no_body() -> None:
+    text = chart("parameters: {defaultEngine: triton}", "passthrough-parser")
+    assert build(text, REGISTRY).reading == BodyReading(of_known_apis=False, of_others=False)
+    assert not router_of(text).reads_body(of_known_api=True)
+
+
+@pytest.mark.parametrize(
+    ("parsers", "reading"),
+    [
+        pytest.param(["openai-parser"], BodyReading(), id="openai"),
+        pytest.param(["openai-parser", "passthrough-parser"], BodyReading(of_others=False), id="both"),
+    ],
+)
+def test_parsers_are_chosen(parsers: list[str], reading: BodyReading) -> None:
+    listed = ", ".join(f"{{type: {each}}}" for each in parsers)
+    refs = ", ".join(f"{{pluginRef: {each}}}" for each in parsers)
+    assert build(f"plugins: [{listed}]\nrequestHandler: {{parsers: [{refs}]}}", REGISTRY).reading == reading
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        pytest.param(
+            "plugins: [{type: openai-parser}, {type: openai-parser, name: b}]\n"
+            "requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: b}]}",
+            "requestHandler.parsers[1]",
+            "would do nothing",
+            id="second of a type",
+        ),
+        pytest.param(
+            "plugins: [{type: openai-parser}, {type: passthrough-parser}]\n"
+            "requestHandler: {parsers: [{pluginRef: passthrough-parser}, {pluginRef: openai-parser}]}",
+            "requestHandler.parsers[1]",
+            "list that one last",
+            id="after the passthrough parser",
+        ),
+        pytest.param(
+            "plugins: [{type: queue-scorer}]\nrequestHandler: {parsers: [{pluginRef: queue-scorer}]}",
+            "requestHandler.parsers[0].pluginRef",
+            "no parser",
+            id="no parser",
+        ),
+        pytest.param(
+            "plugins: [{type: openai-parser}]\nparser: {pluginRef: openai-parser}\n"
+            "requestHandler: {parsers: [{pluginRef: openai-parser}]}",
+            "parser",
+            "remove this one",
+            id="old and new key",
+        ),
+        pytest.param("plugins: [{type: openai-parser}]", "plugins[0]", "used nowhere", id="not referred to"),
+    ],
+)
+def test_parsers_that_would_do_nothing_are_faults(text: str, path: str, words: str) -> None:
+    assert words in faults_of(text)[path]
+
+
+def test_a_grpc_model_server_is_answered_with_the_parser_that_is_missing() -> None:
+    faults = faults_of(chart(parser="vllmgrpc-parser"))
+    assert list(faults) == ["plugins[5].type"]
+    assert "vllmgrpc-parser" in faults["plugins[5].type"]
+    assert "not offered in this version" in faults["plugins[5].type"]
+
+
+PREDICTOR = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: predicted-latency-producer
+- type: prefix-cache-affinity-filter
+  name: strict-affinity-filter
+  parameters: {affinityThreshold: 0.99, maxTTFTPenaltyMs: 5000, ttftSource: latencyPredictor}
+- type: slo-headroom-tier-filter
+- type: prefix-cache-affinity-filter
+  name: loose-affinity-filter
+  parameters: {affinityThreshold: 0.8, maxTTFTPenaltyMs: 5000, ttftSource: latencyPredictor}
+- type: latency-scorer
+- type: weighted-random-picker
+- type: latency-slo-admitter
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: strict-affinity-filter
+  - pluginRef: slo-headroom-tier-filter
+  - pluginRef: loose-affinity-filter
+  - pluginRef: latency-scorer
+  - pluginRef: weighted-random-picker
+"""
+
+
+def test_the_predictors_configuration_names_each_part_that_is_not_offered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(PREDICTOR)
+    assert run([str(file)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    missing = {
+        4 + 1: "predicted-latency-producer",
+        9: "slo-headroom-tier-filter",
+        13: "latency-scorer",
+        15: "latency-slo-admitter",
+        8: "latencyPredictor",
+        12: "latencyPredictor",
+    }
+    assert len(lines) == len(missing)
+    for line, name in missing.items():
+        (said,) = [each for each in lines if each.startswith(f"{file}:{line}:")]
+        assert name in said
+        assert "is not offered in this version: it comes with latency prediction" in said
+
+
+#: Every key of the file's shape that this version offers.
+WHOLE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl=false, haPopulateNonLeaderDatastore]
+plugins:
+- {type: header-profile-handler, name: by-header, parameters: {headerName: X-Kind, defaultProfile: chat}}
+- {type: label-selector-filter, name: fast, parameters: {matchLabels: {tier: fast}}}
+- {type: queue-scorer}
+- {type: active-request-scorer}
+- {type: max-score-picker}
+- {type: random-picker}
+- {type: concurrency-detector, name: full, parameters: {maxConcurrency: 4}}
+- {type: metrics-data-source, parameters: {interval: 100ms}}
+- {type: core-metrics-extractor}
+- {type: openai-parser}
+- {type: passthrough-parser}
+schedulingProfiles:
+- name: chat
+  plugins: [{pluginRef: fast}, {pluginRef: queue-scorer, weight: 2}, {pluginRef: max-score-picker}]
+- name: batch
+  plugins: [{pluginRef: active-request-scorer}, {pluginRef: random-picker}]
+dataLayer:
+  injectDefaults: true
+  sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]
+flowControl:
+  saturationDetector: {pluginRef: full}
+requestHandler:
+  parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]
+"""
+
+
+def test_every_key_that_is_offered_acts() -> None:
+    config = build(WHOLE, REGISTRY)
+    assert config.scrape is not None
+    assert config.scrape.interval == 0.1
+    assert config.reading == BodyReading(of_others=False)
+    router = router_of(WHOLE)
+    router.replace_endpoints(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"tier": "fast" if n == 1 else "slow"})
+        for n in range(3)
+    )
+    assert {picked(router) for _ in range(20)} == {"1"}
+    assert {picked(router, kind="batch") for _ in range(60)} == {"0", "1", "2"}
+    # 80 requests in flight over 3 * 4.
+    assert router.scheduler.saturation() == pytest.approx(80 / 12)
+
+
+def test_the_old_keys_load_with_a_warning_each() -> None:
+    old = yaml.safe_load(WHOLE)
+    old["apiVersion"] = "inference.networking.x-k8s.io/v1alpha1"
+    old["saturationDetector"] = old.pop("flowControl")["saturationDetector"]
+    old["parser"] = old.pop("requestHandler")["parsers"][1]
+    old["plugins"] = [each for each in old["plugins"] if each["type"] != "openai-parser"]
+    config = build(yaml.safe_dump(old), REGISTRY)
+    assert [warning.split()[0] for warning in config.warnings] == [
+        "apiVersion",
+        "saturationDetector",
+        "parser",
+    ]
+    assert config.reading == BodyReading(of_known_apis=False, of_others=False)
+
+
+NOT_YET = """
+flowControl:
+  maxBytes: 10G
+  maxRequests: 1000
+  defaultRequestTTL: 60s
+  noEndpointRequestTTL: 5m
+  defaultPriorityBand: {maxRequests: 100}
+  defaultNegativePriorityBand: {maxRequests: 10}
+  priorityBands: [{priority: 1, maxBytes: 1G, fairnessPolicyRef: a, orderingPolicyRef: b}]
+  usageLimitPolicyPluginRef: c
+  enableEviction: true
+dataLayer:
+  discovery: {pluginRef: d}
+  peerDiscovery: {pluginRef: e}
+  crossReplicaSyncerPluginRef: f
+  crossReplicaSyncInterval: 200ms
+"""
+
+
+def test_every_other_key_of_the_shape_is_answered_with_the_reason() -> None:
+    faults = faults_of(NOT_YET)
+    assert set(faults) == {
+        f"{section}.{key}" for section, keys in yaml.safe_load(NOT_YET).items() for key in keys
+    }
+    assert all(message.startswith("not offered in this version: ") for message in faults.values())
+    assert "it comes with flow control" in faults["flowControl.maxBytes"]
+    assert "--endpoints-file" in faults["dataLayer.discovery"]
+
+
+def test_the_flow_control_gate_is_answered_with_the_reason() -> None:
+    assert "it comes with flow control" in faults_of("featureGates: [flowControl]")["featureGates[0]"]
