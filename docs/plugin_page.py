@@ -89,8 +89,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
     "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
     "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
-    "queue-scorer": "counts what was sent since the last scrape; an unknown queue scores 0 while "
-    "one is known",
+    "queue-scorer": "counts what was sent since the last scrape, by the endpoint's speed; an unknown "
+    "queue scores 0 while one is known",
     "random-picker": "`maxNumOfEndpoints` is 3",
     "request-attribute-reporter": "a part of CEL; of the details `cached_tokens` alone",
     "running-requests-size-scorer": "as queue-scorer",

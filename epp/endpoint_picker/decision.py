@@ -13,7 +13,7 @@ from endpoint_picker.request import InferenceRequest
 class Reservation:
     """One request and its prompt tokens, counted on one endpoint; the ledger makes and ends it."""
 
-    __slots__ = ("generation", "prefix_chain", "released", "row", "sequence", "tokens")
+    __slots__ = ("answered", "generation", "prefix_chain", "released", "row", "sequence", "tokens")
 
     def __init__(self, row: int, generation: int, tokens: int) -> None:
         self.row = row
@@ -24,6 +24,8 @@ class Reservation:
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row; 0 once the prompt has been computed."""
         self.released = False
+        self.answered = False
+        """The first byte of the response has come."""
         self.prefix_chain: Sequence[int] = ()
         """Hashes of the prompt's blocks, kept until the first byte shows which endpoint computed them."""
 

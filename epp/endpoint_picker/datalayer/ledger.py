@@ -15,6 +15,7 @@ moment, a pool that was deleted and applied again. Its reservations are kept asi
 the same server returns, whichever row it gets.
 """
 
+from endpoint_picker.datalayer.progress import Progress
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Reservation
 
@@ -27,13 +28,14 @@ _Server = tuple[str, str, str, int, str]
 class _Away:
     """The reservations on a server that left the table, or that returned under another tenancy."""
 
-    __slots__ = ("moved", "requests", "reserved", "server", "tokens")
+    __slots__ = ("awaiting", "moved", "requests", "reserved", "server", "tokens")
 
-    def __init__(self, server: _Server, requests: int, tokens: int, reserved: int) -> None:
+    def __init__(self, server: _Server, requests: int, tokens: int, awaiting: int, reserved: int) -> None:
         self.server = server
         self.requests = requests
         """Reservations that name the old tenancy. At 0 the entry is deleted: reservations bound entries."""
         self.tokens = tokens
+        self.awaiting = awaiting
         self.reserved = reserved
         """Number of the tenancy's last reservation."""
         self.moved: _Tenancy | None = None
@@ -52,12 +54,15 @@ class Ledger:
         "_since_mark",
         "_table",
         "held",
+        "progress",
         "released",
         "reserved",
     )
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
+        self.progress = Progress(table)
+        """Which of the endpoints make progress with what was sent to them."""
         size = len(table.endpoints)
         # Lists: access to one row is several times quicker than in a numpy column.
         self._reserved = [0] * size
@@ -88,18 +93,24 @@ class Ledger:
         self._since_mark[row] += 1
         table.unseen[row] += 1
         table.inflight_requests[row] += 1
+        table.awaiting[row] += 1
         table.inflight_tokens[row] += reservation.tokens
         self.held += 1
         self.reserved += 1
 
     def computed(self, reservation: Reservation) -> None:
-        """Give back the reservation's tokens: the prompt has been computed. Only the first call counts."""
-        if reservation.released or not reservation.tokens:
+        """Note the first byte: the prompt has been computed, its tokens are given back. Counts once."""
+        if reservation.released or reservation.answered:
             return
         if self._is_here(reservation):
-            self._table.inflight_tokens[reservation.row] -= reservation.tokens
+            row = reservation.row
+            self._table.awaiting[row] -= 1
+            if reservation.tokens:
+                self._table.inflight_tokens[row] -= reservation.tokens
         elif away := self._away.get((reservation.row, reservation.generation)):
+            away.awaiting -= 1
             away.tokens -= reservation.tokens
+        reservation.answered = True
         reservation.tokens = 0
 
     def release(self, reservation: Reservation) -> bool:
@@ -126,7 +137,7 @@ class Ledger:
 
     def _uncount(self, reservation: Reservation) -> None:
         """Subtract the reservation's request and tokens from its row, or from its `_Away` entry."""
-        if reservation.tokens:
+        if not reservation.answered:
             self.computed(reservation)
         if self._is_here(reservation):
             row, table = reservation.row, self._table
@@ -185,7 +196,8 @@ class Ledger:
         if requests and endpoint is not None:
             server, tenancy = _server(endpoint), (row, table.generation[row])
             tokens = int(table.inflight_tokens[row])
-            self._away[tenancy] = _Away(server, requests, tokens, self._reserved[row])
+            awaiting = int(table.awaiting[row])
+            self._away[tenancy] = _Away(server, requests, tokens, awaiting, self._reserved[row])
             self._away_servers[server] = tenancy
         for column in (self._reserved, self._marked, self._seen, self._since_mark):
             column[row] = 0
@@ -204,6 +216,7 @@ class Ledger:
         away.moved = (row, table.generation[row])
         table.inflight_requests[row] = table.unseen[row] = self._since_mark[row] = away.requests
         table.inflight_tokens[row] = away.tokens
+        table.awaiting[row] = away.awaiting
         self._reserved[row] = away.reserved
         # -1 is below every sequence number: no scrape since the return has counted any of them.
         self._marked[row] = self._seen[row] = -1

@@ -11,7 +11,7 @@ from endpoint_picker.datalayer.table import EndpointTable
 class ScrapeColumns:
     """Writes the table's scrape columns; only `EndpointTable.replace` resets them beside it."""
 
-    __slots__ = ("_ledger", "_on_block_size", "table")
+    __slots__ = ("_ledger", "_on_block_size", "_pages", "table")
 
     def __init__(
         self, table: EndpointTable, ledger: Ledger, on_block_size: Callable[[], None] = lambda: None
@@ -20,6 +20,9 @@ class ScrapeColumns:
         self.table = table
         self._ledger = ledger
         self._on_block_size = on_block_size
+        self._pages: dict[int, tuple[float, float, float]] = {}
+        """Row to the load of its last page: waiting, running, KV usage."""
+        table.on_free(self._forget)
 
     def started(self, row: int) -> None:
         """Note that a scrape starts: its page will not count requests reserved from now on."""
@@ -32,9 +35,13 @@ class ScrapeColumns:
     def write(self, row: int, reading: Reading, asked_at: float) -> None:
         """Write a reading, whose age counts from when it was asked for, in seconds of the caller's clock."""
         table = self.table
-        table.waiting[row] = reading.waiting
-        table.running[row] = reading.running
-        table.kv_usage[row] = reading.kv_usage
+        progress = self._ledger.progress
+        page = (reading.waiting, reading.running, reading.kv_usage)
+        progress.page_read(row, changed=page != self._pages.get(row), at=asked_at)
+        self._pages[row] = page
+        if progress.stands_still(row, page, asked_at):
+            page = progress.as_the_others(row)
+        table.waiting[row], table.running[row], table.kv_usage[row] = page
         table.scraped_at[row] = asked_at
         table.contact[row] = Contact.ANSWERS
         table.missing[row] = reading.missing
@@ -47,6 +54,9 @@ class ScrapeColumns:
         if reading.block_size and reading.block_size != table.block_size[row]:
             table.block_size[row] = reading.block_size
             self._on_block_size()
+
+    def _forget(self, row: int) -> None:
+        self._pages.pop(row, None)
 
     def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
         """Note a failed scrape; from `FAILURES_TO_TELL` in a row on, it sets the row's contact."""

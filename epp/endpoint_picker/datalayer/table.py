@@ -66,6 +66,7 @@ class EndpointTable:
         "_on_free",
         "adapters",
         "attributes",
+        "awaiting",
         "block_size",
         "contact",
         "endpoints",
@@ -76,10 +77,14 @@ class EndpointTable:
         "kv_usage",
         "missing",
         "num_blocks",
+        "page_answers",
+        "page_changed_at",
+        "progress_at",
         "ready",
         "ready_rows",
         "running",
         "scraped_at",
+        "slowness",
         "unseen",
         "version",
         "waiting",
@@ -120,6 +125,17 @@ class EndpointTable:
         """Uncached prompt tokens that were sent and have not been computed yet."""
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
+        self.awaiting = np.zeros(size, dtype=np.int64)
+        """Requests in flight whose first byte has not come."""
+        # Signs of life, written by `Progress`; seconds of the caller's monotonic clock.
+        self.progress_at: Floats = np.full(size, -np.inf)
+        """The last sign of life, or when the first of the requests without an answer was sent."""
+        self.page_changed_at: Floats = np.full(size, -np.inf)
+        """When the metrics page that first showed the present values was asked for."""
+        self.page_answers = np.zeros(size, dtype=np.int64)
+        """First bytes since then."""
+        self.slowness: Floats = np.ones(size)
+        """Mean time that the endpoint takes for a request over that of all; 1 while it is unknown."""
         self.ready_rows: Rows = _EMPTY
         self.version = 0
         """Grows with every change of identity or readiness."""
@@ -226,7 +242,9 @@ class EndpointTable:
         self.missing[row] = 0
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
-        self.unseen[row] = 0
+        self.unseen[row] = self.awaiting[row] = self.page_answers[row] = 0
+        self.slowness[row] = 1.0
+        self.progress_at[row] = self.page_changed_at[row] = -np.inf
         self.attributes.forget(row)
         self.adapters.forget(row)
         self._free.append(row)
@@ -269,5 +287,10 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "inflight_requests": 0,
     "inflight_tokens": 0,
     "unseen": 0,
+    "awaiting": 0,
+    "progress_at": -np.inf,
+    "page_changed_at": -np.inf,
+    "page_answers": 0,
+    "slowness": 1.0,
 }
 """Every growing column with the value of a row without tenant."""

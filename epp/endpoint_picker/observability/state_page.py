@@ -54,6 +54,8 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "attributes": {
             f"{producer}/{name}": value for (producer, name), value in table.attributes.of_row(row).items()
         },
+        "stalls": pool.progress.stalls(row),
+        "pageStandsStill": row in pool.progress.still,
         "missingSignals": [each.label for each in Signal if each & int(table.missing[row])],
     }
 

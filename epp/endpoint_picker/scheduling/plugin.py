@@ -46,11 +46,12 @@ class RandomSource(Protocol):
 class Pool:
     """State that plugins share and that outlives a configuration. table.py names the writers of columns."""
 
-    __slots__ = ("clock", "index", "ledger", "rng", "table", "wake")
+    __slots__ = ("clock", "index", "ledger", "progress", "rng", "table", "wake")
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.table = EndpointTable()
         self.ledger = Ledger(self.table)
+        self.progress = self.ledger.progress
         self.index = PrefixIndex(self.table)
         self.clock = clock
         """Monotonic, in seconds."""

@@ -133,7 +133,12 @@ class Scheduler:
         if not rows.size:
             self.refused_no_endpoints += 1
             return _NO_ENDPOINTS
-        if request.priority < 0 and scheduling.detector.saturation(rows, table, pool.clock()) >= SATURATED:
+        now, progress = pool.clock(), pool.progress
+        if now >= progress.due:
+            progress.look(now)
+        if progress.stalled:
+            rows = progress.narrow(rows, now)
+        if request.priority < 0 and scheduling.detector.saturation(rows, table, now) >= SATURATED:
             self.refused_saturated += 1
             return _SATURATED
         if scheduling.screeners:
@@ -169,6 +174,7 @@ class Scheduler:
                 self._on_fault(fault)
         # Reserve last: a fault in an earlier step then leaves nothing to release.
         for reservation in reservations:
+            progress.sent(reservation.row, now)
             pool.ledger.reserve(reservation)
         return decision
 
@@ -189,6 +195,10 @@ class Scheduler:
         else:
             for reservation in decision.reservations:
                 ledger.computed(reservation)
+        served = decision.reservations[0]
+        if self.pool.table.is_current(served.row, served.generation):
+            now = self.pool.clock()
+            self.pool.progress.answered(served.row, record.first_byte_at - record.decided_at, now)
         for hook in decision.hooks.first_byte:
             self._follow(hook, decision, record)
 
@@ -197,6 +207,11 @@ class Scheduler:
         ledger = self.pool.ledger
         for reservation in decision.reservations:
             ledger.release(reservation)
+        served = decision.reservations[0]
+        if record.response_status and self.pool.table.is_current(served.row, served.generation):
+            self.pool.progress.lives(served.row, self.pool.clock())
+            if record.response_status < 400 and record.first_byte_at:
+                self.pool.progress.served(served.row, record.ended_at - record.decided_at)
         for hook in decision.hooks.ended:
             self._follow(hook, decision, record)
 

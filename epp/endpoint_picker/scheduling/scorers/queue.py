@@ -12,7 +12,11 @@ from endpoint_picker.scheduling.relative import lower_is_better
 
 
 class QueueScorer(Scorer):
-    """(max - q) / (max - min) with q = waiting + unseen; without any metrics q = requests in flight."""
+    """(max - q) / (max - min), q = waiting + unseen * slowness; without any metrics q = requests in flight.
+
+    Slowness is the mean time that the endpoint takes for a request over that of all: within one scrape
+    interval a server twice as fast gets twice as many requests.
+    """
 
     __slots__ = ()
     type_name = "queue-scorer"
@@ -22,4 +26,6 @@ class QueueScorer(Scorer):
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return 1.0 for the shortest queue, 0.0 for the longest, linear between."""
         rows = candidates.rows
-        return lower_is_better(table.waiting[rows] + table.unseen[rows], table.inflight_requests[rows])
+        return lower_is_better(
+            table.waiting[rows] + table.unseen[rows] * table.slowness[rows], table.inflight_requests[rows]
+        )
