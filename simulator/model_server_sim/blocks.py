@@ -47,20 +47,23 @@ class BlockPool:
 
     def match(self, hashes: Sequence[int], limit: int) -> int:
         """Return how many leading hashes are cached, at most `limit`."""
+        uses, idle = self._uses, self._idle
         count = 0
         for name in hashes[:limit]:
-            if name not in self._uses and name not in self._idle:
+            if name not in uses and name not in idle:
                 break
             count += 1
         return count
 
-    def admit(self, holding: Holding, hits: Sequence[int], blocks: int) -> bool:
-        """Give an empty holding the cached `hits` and private blocks up to `blocks`; False: no change."""
+    def admit(self, holding: Holding, hits: Sequence[int], blocks: int, whole: int) -> bool:
+        """Give an empty holding the cached `hits` and private blocks up to `blocks`.
+
+        False, with no change, when fewer than `whole` blocks in all could be had.
+        """
         idle_hits = len({name for name in hits if name in self._idle})
-        if blocks - len(hits) > self.available - idle_hits:
+        if whole - len(hits) > self.available - idle_hits:
             return False
-        for name in hits:
-            self._use(name)
+        self._use(hits)
         holding.shared.extend(hits)
         return self.grow(holding, blocks)
 
@@ -71,37 +74,54 @@ class BlockPool:
             return True
         if need > self.available:
             return False
+        self.take(need)
+        holding.private += need
+        return True
+
+    def take(self, need: int) -> None:
+        """Hand out `need` private blocks, at most `available`; the caller keeps count of who holds them."""
         for _ in range(need - self.free):
             self._idle.popitem(last=False)
         self.free = max(0, self.free - need)
-        holding.private += need
-        return True
 
     def commit(self, holding: Holding, hashes: Sequence[int], full: int) -> None:
         """Name the holding's blocks that are now full, so that later prompts can share them.
 
         A block whose name exists already (two sequences computed the same prefix at once) is freed.
         """
-        for name in hashes[len(holding.shared) : full]:
-            holding.private -= 1
-            if name in self._uses or name in self._idle:
+        uses, idle, shared = self._uses, self._idle, holding.shared
+        names = hashes[len(shared) : full]
+        for name in names:
+            count = uses.get(name, 0)
+            if count or name in idle:
                 self.free += 1
-            self._use(name)
-            holding.shared.append(name)
+                idle.pop(name, None)
+            uses[name] = count + 1
+        holding.private -= len(names)
+        shared.extend(names)
 
     def release(self, holding: Holding) -> None:
         """Take back all blocks of a holding. Named ones turn idle; a prefix is evicted from its end."""
         self.free += holding.private
         holding.private = 0
+        uses, idle = self._uses, self._idle
         for name in reversed(holding.shared):
-            left = self._uses[name] - 1
+            left = uses[name] - 1
             if left:
-                self._uses[name] = left
+                uses[name] = left
             else:
-                del self._uses[name]
-                self._idle[name] = None
+                del uses[name]
+                idle[name] = None
         holding.shared.clear()
 
-    def _use(self, name: int) -> None:
-        self._idle.pop(name, None)
-        self._uses[name] = self._uses.get(name, 0) + 1
+    def clear(self) -> bool:
+        """Forget all idle blocks, as a reset of the prefix cache does; False: blocks in use stay named."""
+        self.free += len(self._idle)
+        self._idle.clear()
+        return not self._uses
+
+    def _use(self, names: Sequence[int]) -> None:
+        uses, idle = self._uses, self._idle
+        for name in names:
+            idle.pop(name, None)
+            uses[name] = uses.get(name, 0) + 1

@@ -27,15 +27,34 @@ class EngineParams:
     max_model_len: int = 32_768
     """Longest prompt plus output, tokens."""
     max_loras: int = 4
-    """Distinct LoRA adapters among the running sequences."""
+    """LoRA slots: the distinct adapters that may run at once, and that stay loaded while idle."""
+    speculative_tokens: int = 0
+    """Tokens that a draft proposes for each sequence and iteration; 0: no speculative decoding."""
     iteration_s: float = 0.006
     """Seconds that every iteration takes, whatever its batch: reading the weights, launching kernels."""
     prefill_token_s: float = 40e-6
     """Seconds for each prompt token that is not in the prefix cache."""
+    attention_pair_s: float = 0.0
+    """Seconds for each pair of a prefilled token and a token before it (or itself) that it attends to."""
     decode_sequence_s: float = 30e-6
-    """Seconds for each sequence that decodes in the iteration."""
+    """Seconds for each token that the iteration checks of a decoding sequence: 1 + `speculative_tokens`."""
     context_token_s: float = 40e-9
     """Seconds for each token of context that the iteration's attention reads."""
+    lora_load_s: float = 0.05
+    """Seconds that loading an adapter into a slot adds to the iteration that first needs it.
+
+    vLLM's worker loads adapters before it executes the batch, so the whole batch waits.
+    """
+    draft_token_s: float = 0.0005
+    """Seconds that the draft of one speculative token adds to an iteration."""
+    acceptance_rate: float = 0.7
+    """Probability that a drafted token is accepted, given that all before it were, in [0, 1)."""
+    kv_transfer_s: float = 0.002
+    """Seconds to begin a transfer of keys and values from another engine."""
+    kv_transfer_token_s: float = 10e-6
+    """Seconds for each token whose keys and values come from another engine."""
+    speed: float = 1.0
+    """Speed class: every iteration takes its time divided by this factor; 2.0 is twice as fast."""
     jitter: float = 0.02
     """Spread of an iteration's time: a uniform factor within 1 +- jitter, in [0, 1)."""
 
@@ -46,17 +65,42 @@ class EngineParams:
             if getattr(self, name) < 1:
                 msg = f"{name} is {getattr(self, name)}, must be at least 1"
                 raise ValueError(msg)
-        for name in ("iteration_s", "prefill_token_s", "decode_sequence_s", "context_token_s", "max_loras"):
+        not_negative = (
+            "iteration_s", "prefill_token_s", "attention_pair_s", "decode_sequence_s", "context_token_s",
+            "lora_load_s", "draft_token_s", "kv_transfer_s", "kv_transfer_token_s", "max_loras",
+            "speculative_tokens",
+        )  # fmt: skip
+        for name in not_negative:
             if not 0 <= getattr(self, name) < math.inf:
                 msg = f"{name} is {getattr(self, name)}, must be a finite number of at least 0"
                 raise ValueError(msg)
-        if not self.iteration_s > 0:
-            raise ValueError("iteration_s must be above 0, or simulated time would stand still")
-        if not 0 <= self.jitter < 1:
-            msg = f"jitter is {self.jitter}, must be at least 0 and below 1"
+        for name in ("iteration_s", "speed"):
+            if not 0 < getattr(self, name) < math.inf:
+                msg = f"{name} is {getattr(self, name)}, must be a finite number above 0"
+                raise ValueError(msg)
+        for name in ("jitter", "acceptance_rate"):
+            if not 0 <= getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)}, must be at least 0 and below 1"
+                raise ValueError(msg)
+        if self.max_num_batched_tokens < self.max_num_seqs * (1 + self.speculative_tokens):
+            msg = (
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least max_num_seqs x "
+                f"(1 + speculative_tokens) = {self.max_num_seqs * (1 + self.speculative_tokens)}"
+            )
             raise ValueError(msg)
 
     @property
     def longest_sequence(self) -> int:
         """Return the most tokens, prompt and output, that one sequence can ever hold."""
-        return min(self.max_model_len, self.num_gpu_blocks * self.block_size)
+        room = self.num_gpu_blocks * self.block_size - self.speculative_tokens
+        return min(self.max_model_len, max(0, room))
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Return the mean tokens that one iteration gives a decoding sequence.
+
+        (1 - a^(k+1)) / (1 - a) for k drafted tokens of acceptance rate a: Leviathan, Kalman, Matias, "Fast
+        Inference from Transformers via Speculative Decoding" (2023), equation 1.
+        """
+        rate = self.acceptance_rate
+        return (1 - rate ** (1 + self.speculative_tokens)) / (1 - rate) if self.speculative_tokens else 1.0

@@ -1,5 +1,6 @@
 """The engine model: tables of single situations, and properties over random traffic."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -175,6 +176,116 @@ def test_adapters_beyond_the_limit_wait_while_others_pass() -> None:
     assert len(run(model)) == 60
 
 
+def test_a_loaded_adapter_stays_until_another_needs_its_slot() -> None:
+    params = replace(PLAIN, max_loras=2, lora_load_s=0.5)
+    model = engine(params)
+    times = {}
+    for number, adapter in enumerate(["red", "blue", "red", "green", "red", "blue"]):
+        sequence = model.submit(request(f"{number}", 16, 2, adapter=adapter), now=10.0 * number)
+        times[number] = first_token_s(model, sequence)
+    quick = params.iteration_s + 16 * (params.prefill_token_s + params.context_token_s)
+    loads = [round((times[number] - quick) / params.lora_load_s, 6) for number in range(6)]
+    assert loads == [1, 1, 0, 1, 0, 1]  # green takes the slot of blue, which was used longer ago than red
+    assert model.loaded_adapters() == ["red", "blue"]
+    assert model.counters.lora_loads == 4
+    assert (model.running_adapters(), model.waiting_adapters()) == (set(), set())
+
+
+def test_a_load_delays_the_whole_batch() -> None:
+    model = engine(replace(PLAIN, lora_load_s=0.5))
+    model.submit(request("base", 16, 100), now=0.0)
+    model.step(0.0)
+    model.submit(request("adapted", 16, 1, adapter="red"), now=0.1)
+    gaps = [e.latency_s for e in run(model) if e.sequence.request.request_id == "base"]
+    assert sum(gap > 0.5 for gap in gaps) == 1
+
+
+@pytest.mark.parametrize(("drafted", "rate", "iterations"), [(0, 0.7, 99), (1, 0.5, 66), (3, 0.5, 53)])
+def test_speculation_gives_several_tokens_an_iteration(drafted: int, rate: float, iterations: int) -> None:
+    params = replace(PLAIN, speculative_tokens=drafted, acceptance_rate=rate)
+    model = engine(params)
+    sequence = model.submit(request("a", 100, 100), now=0.0)
+    events = run(model)
+    assert sequence.generated == model.counters.generation_tokens == 100
+    assert len(events) - 1 == iterations == math.ceil(99 / params.tokens_per_iteration)
+    assert model.counters.draft_tokens == drafted * iterations
+    assert model.counters.accepted_tokens == (99 - iterations if drafted else 0)
+    assert model.kv_cache_usage == 0.0
+
+
+def test_a_speed_class_divides_every_time() -> None:
+    spans = []
+    for speed in (1.0, 2.0):
+        model = engine(replace(PLAIN, speed=speed))
+        model.submit(request("a"), now=0.0)
+        spans.append(run(model)[-1].at)
+    assert spans[0] == pytest.approx(2 * spans[1])
+
+
+def test_a_changed_speed_holds_from_the_next_iteration_on() -> None:
+    model = engine()
+    model.submit(request("a", 16, 20), now=0.0)
+    model.advance(0.05)
+    model.set_speed(0.5)
+    gaps = [e.latency_s for e in run(model, 0.05)]
+    assert gaps[1] == pytest.approx(2 * gaps[0], rel=0.01)
+    assert gaps[-1] == pytest.approx(gaps[1], rel=0.01)
+
+
+def test_a_frozen_engine_gives_nothing_and_goes_on_where_it_stopped() -> None:
+    plain, frozen = engine(), engine()
+    for model in (plain, frozen):
+        model.submit(request("a", 16, 20), now=0.0)
+    frozen.advance(0.05)
+    frozen.freeze(0.05)
+    late = frozen.submit(request("b", 16, 1), now=1.0)
+    assert frozen.advance(3.0) == ([], [], None)
+    assert (frozen.running, frozen.waiting) == (1, 1)
+    frozen.thaw(5.05)
+    ended = frozen.advance(100.0).finished
+    assert [s.request.request_id for s in ended] == ["b", "a"]
+    assert late.started_at is not None
+    assert late.started_at > 5.05
+    assert ended[1].last_token_at == pytest.approx(5.0 + run(plain)[-1].at, abs=0.01)
+
+
+def test_prefill_and_decode_on_two_engines() -> None:
+    params = replace(PLAIN, kv_transfer_s=0.01, kv_transfer_token_s=1e-4)
+    first, second = engine(params), engine(params)
+    hashes = tuple(range(62))
+    first.submit(replace(request("a", 1000, 1, hashes), remote_decode=True), now=0.0)
+    (ended,) = first.advance(10.0).finished
+    assert first.kv_cache_usage > 0  # held for the other engine
+    at = ended.last_token_at
+    moved = second.submit(replace(request("a", 1000, 5, hashes), remote_prefill=True), at)
+    assert second.advance(at).next_due == pytest.approx(at + 0.01 + 999e-4)
+    assert second.waiting == 1
+    run(second, at)
+    assert moved.first_token_at == pytest.approx(
+        at + 0.01 + 999e-4 + params.iteration_s + params.prefill_token_s + 1000 * params.context_token_s
+    )
+    assert second.counters.external_hits == 999
+    assert first.release("a")
+    assert not first.release("a")
+    assert (first.kv_cache_usage, second.kv_cache_usage) == (0.0, 0.0)
+    again = second.submit(replace(request("b", 1000, 5, hashes), remote_prefill=True), 20.0)
+    second.advance(30.0)
+    assert again.cached_tokens == 992  # what is here already is not transferred
+    assert second.counters.external_hits == 999 + 7
+
+
+def test_a_run_of_decode_steps_takes_the_sum_over_a_growing_context() -> None:
+    model = engine(replace(PLAIN, context_token_s=1e-5))
+    for name in ("a", "b"):
+        model.submit(request(name, 100, 1001), now=0.0)
+    params = model.params
+    ended = model.advance(1e6).finished
+    prefill_s = params.iteration_s + 200 * (params.prefill_token_s + params.context_token_s)
+    steps = 1000 * (params.iteration_s + 2 * params.decode_sequence_s)
+    contexts = 2 * sum(range(101, 1101)) * params.context_token_s
+    assert [s.last_token_at for s in ended] == pytest.approx([prefill_s + steps + contexts] * 2)
+
+
 @pytest.mark.parametrize("when", ["waiting", "running"])
 def test_an_aborted_request_gives_its_blocks_back_at_once(when: str) -> None:
     model = engine()
@@ -212,6 +323,10 @@ def test_a_request_that_could_never_be_served_is_refused(bad: Request, message: 
         ("iteration_s", 0.0),
         ("prefill_token_s", float("nan")),
         ("jitter", 1.0),
+        ("speed", 0.0),
+        ("acceptance_rate", 1.0),
+        ("speculative_tokens", -1),
+        ("max_num_batched_tokens", 255),
     ],
 )
 def test_parameters_out_of_range_are_refused(field: str, value: float) -> None:
@@ -258,7 +373,7 @@ def replay(actions: list[tuple[str, int, int, int, bool]]) -> tuple[list[Event],
         step = model.step(now)
         events += step.events
         now = step.next_time or now
-        private = sum(s.holding.private for s in sequences)
+        private = sum(model.blocks_of(s) - len(s.holding.shared) for s in sequences)
         assert min(private, model.pool.free, model.pool.available) >= 0
         assert model.pool.used == model.pool.shared + private
         assert model.running <= SMALL.max_num_seqs
@@ -287,3 +402,156 @@ def test_blocks_are_conserved_and_every_request_finishes(
 def test_equal_calls_give_equal_events(actions: list[tuple[str, int, int, int, bool]]) -> None:
     first, second = (replay(actions)[0] for _ in range(2))
     assert [(e.sequence.request, e.at) for e in first] == [(e.sequence.request, e.at) for e in second]
+
+
+# Jumps: `advance` gives what single steps give.
+
+Action = tuple[str, float, int, int, int]
+
+
+@st.composite
+def schedule(draw: st.DrawFn) -> tuple[EngineParams, list[Action]]:
+    """Return an engine and (action, seconds since the one before, prompt, output, family) tuples."""
+    params = EngineParams(
+        block_size=draw(st.integers(1, 5)),
+        num_gpu_blocks=draw(st.integers(16, 60)),
+        max_num_seqs=draw(st.integers(1, 5)),
+        max_num_batched_tokens=draw(st.integers(20, 40)),
+        max_model_len=200,
+        max_loras=draw(st.integers(1, 2)),
+        speculative_tokens=draw(st.sampled_from([0, 0, 1, 3])),
+        attention_pair_s=draw(st.sampled_from([0.0, 1e-5])),
+        context_token_s=draw(st.sampled_from([0.0, 1e-4])),
+        jitter=draw(st.sampled_from([0.0, 0.3])),
+    )
+    names = [
+        "submit",
+        "submit",
+        "submit",
+        "look",
+        "abort",
+        "adapter",
+        "remote",
+        "hold",
+        "free",
+        "slow",
+        "freeze",
+    ]
+    one = st.tuples(
+        st.sampled_from(names), st.floats(0, 0.4), st.integers(1, 30), st.integers(1, 100), st.integers(0, 3)
+    )
+    return params, draw(st.lists(one, max_size=30))
+
+
+def act(model: Engine, index: int, action: Action, now: float, made: list[Sequence]) -> None:
+    kind, _, prompt, output, family = action
+    hashes = tuple(1000 * family + block for block in range((prompt + output) // model.params.block_size))
+    if kind in {"submit", "adapter", "remote", "hold"}:
+        new = Request(
+            request_id=f"r{index}",
+            prompt_tokens=prompt,
+            output_tokens=1 if kind == "hold" else output,
+            block_hashes=hashes,
+            adapter=f"adapter-{family}" if kind == "adapter" else None,
+            remote_prefill=kind == "remote",
+            remote_decode=kind == "hold",
+        )
+        if prompt + new.output_tokens <= model.params.longest_sequence:
+            made.append(model.submit(new, now))
+    elif kind == "slow":
+        model.set_speed(1 / (1 + family))
+    elif kind == "freeze":
+        if model.frozen:
+            model.thaw(now)
+        else:
+            model.freeze(now)
+    elif kind == "abort" and made:
+        model.abort(made[prompt % len(made)].request.request_id)
+    elif kind == "free":
+        for sequence in made:
+            model.release(sequence.request.request_id)
+
+
+def state(model: Engine, made: list[Sequence]) -> object:
+    """Return all that a caller can read."""
+    progress = [
+        (
+            s.place,
+            s.generated,
+            s.last_token_at,
+            s.first_token_at,
+            s.started_at,
+            s.cached_tokens,
+            s.preemptions,
+        )
+        for s in made
+    ]
+    return (
+        progress, model.pool.used, model.pool.free, model.pool.shared, model.running, model.waiting,
+        model.running_adapters(), model.waiting_adapters(), model.loaded_adapters(), model.counters,
+        [model.blocks_of(s) for s in made],
+    )  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedule())
+def test_a_jump_gives_to_the_last_bit_what_single_steps_give(case: tuple[EngineParams, list[Action]]) -> None:
+    params, actions = case
+    jumping, stepping = engine(params, 3), engine(params, 3)
+    jumped: list[Sequence] = []
+    stepped: list[Sequence] = []
+    finished: list[str] = []
+    done: list[str] = []
+
+    def jump(until: float) -> None:
+        finished.extend(s.request.request_id for s in jumping.advance(until).finished)
+
+    def step(until: float) -> None:
+        while True:
+            one = stepping.step(until)
+            done.extend(e.sequence.request.request_id for e in one.events if e.sequence.finished)
+            if one.next_time is None or one.next_time > until:
+                return
+
+    now = 0.0
+    for index, action in enumerate(
+        [*actions, ("look", 1e4, 1, 1, 0), ("thaw", 0, 1, 1, 0), ("look", 1e4, 1, 1, 0)]
+    ):
+        now += action[1]
+        jump(now)
+        step(now)
+        assert state(jumping, jumped) == state(stepping, stepped)
+        if action[0] == "thaw":
+            jumping.thaw(now)
+            stepping.thaw(now)
+        act(jumping, index, action, now, jumped)
+        act(stepping, index, action, now, stepped)
+    assert finished == done
+    assert jumping.pool.used == jumping.pool.shared + sum(
+        jumping.blocks_of(s) - len(s.holding.shared) for s in jumped
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedule(), st.integers(1, 7))
+def test_a_caller_that_looks_often_gets_what_one_gets_that_comes_when_due(
+    case: tuple[EngineParams, list[Action]], looks: int
+) -> None:
+    params, actions = case
+    results = []
+    for often in (False, True):
+        model, now = engine(params, 3), 0.0
+        made: list[Sequence] = []
+        for index, action in enumerate(actions):
+            for part in range(looks if often else 0):
+                model.advance(now + action[1] * part / looks)
+            now += action[1]
+            due = model.advance(now).next_due
+            assert due is None or due > now
+            act(model, index, action, now, made)
+        model.thaw(now)
+        while (due := model.advance(now).next_due) is not None:
+            assert due > now
+            now = due
+        results.append(state(model, made))
+    assert results[0] == results[1]
