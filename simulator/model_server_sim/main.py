@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 
 import uvloop
@@ -22,6 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from typing_extensions import override
 
 from model_server_sim.params import EngineParams
+from model_server_sim.presets import PRESETS
 from model_server_sim.server import ModelServer, Readiness, ServerSettings
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -86,14 +87,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--drain-seconds", type=_number, default=5.0, help="go on serving after SIGTERM")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument(
+        "--preset", choices=sorted(PRESETS), help="a model and accelerator; flags override it"
+    )
     engine = parser.add_argument_group("engine (defaults resemble an 8B model on one 80 GB accelerator)")
     for spec in fields(EngineParams):
         flag = f"--{spec.name.replace('_', '-')}"
         kind = int if isinstance(spec.default, int) else _number
-        engine.add_argument(flag, type=kind, default=spec.default, help="default %(default)s")
+        engine.add_argument(flag, type=kind, help=f"default {spec.default}")
     arguments = parser.parse_args(argv)
+    given = {f.name: getattr(arguments, f.name) for f in fields(EngineParams)}
     try:
-        arguments.params = EngineParams(**{f.name: getattr(arguments, f.name) for f in fields(EngineParams)})
+        preset = PRESETS[arguments.preset] if arguments.preset else EngineParams()
+        arguments.params = replace(preset, **{k: value for k, value in given.items() if value is not None})
     except ValueError as error:
         parser.error(str(error))
     if arguments.mean_output_tokens < 1:
