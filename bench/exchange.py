@@ -59,6 +59,9 @@ class FixedRouter:
             reservations=(Reservation(row=0, generation=0, tokens=0),),
         )
 
+    def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
+        pass
+
     def first_byte(self, decision: Decision, record: Record) -> None:
         pass
 

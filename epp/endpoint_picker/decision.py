@@ -55,8 +55,9 @@ class Decision:
         """(name, value) of the headers set on the request beside its destination."""
         self.prefix_hit = 0.0
         """Fraction of the prompt's blocks believed to be cached on the primary, [0, 1]."""
-        self.scores: tuple[tuple[str, float], ...] = ()
-        """(scorer name, weighted score) of the primary; empty unless decisions are being recorded."""
+        self.scores: Sequence[tuple[str, float]] = ()
+        """("ip:port", total of the weighted scores) of each candidate that was scored; empty unless
+        `Scheduler.emit_scores` is set."""
 
 
 Hook = Callable[[Decision, Record], None]
@@ -120,6 +121,10 @@ class Router(Protocol):
         `resume` is called only when `Waiting` was returned and is not cancelled, at most once, and never from
         within `decide` or `cancel`.
         """
+        ...
+
+    def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
+        """Note a request that was refused without a call of `decide`: its body cannot be read or held."""
         ...
 
     def first_byte(self, decision: Decision, record: Record) -> None:

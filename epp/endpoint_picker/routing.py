@@ -69,7 +69,7 @@ class PoolRouter:
         self.pool.wake = self._wake
         self.table, self.ledger, self.index = self.pool.table, self.pool.ledger, self.pool.index
         self.live = LiveConfig(registry, self._use)
-        self.decisions = Decisions()
+        self.decisions = Decisions(self.table, clock)
         self.scheduler = Scheduler(
             self.pool, self.live.config.scheduling, rng, self.decisions, self._note_fault
         )
@@ -94,6 +94,10 @@ class PoolRouter:
         answer = self.scheduler.decide(request, subset)
         return self._wait(request, subset, resume, answer) if isinstance(answer, Hold) else answer
 
+    def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
+        """Note a request that was refused without a call of `decide`."""
+        self.decisions.unscheduled(request, refusal, waited=False)
+
     # Waiting decisions.
 
     @property
@@ -115,6 +119,8 @@ class PoolRouter:
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
     ) -> WaitingDecision | Refusal:
         waiting = self._room.add(request, subset, resume, hold)
+        if isinstance(waiting, Refusal):
+            self.decisions.unscheduled(request, waiting, waited=False)
         # Have `advance` called now: it returns when the hold's plugin is due next.
         self._wake()
         return waiting
@@ -141,14 +147,18 @@ class PoolRouter:
 
     def _answer_of(self, released: Released) -> Decision | Refusal | None:
         """Return the answer to a decision whose wait is over; None when it waits again."""
-        if released.refusal is not None:
-            return released.refusal
         decision = released.decision
+        if released.refusal is not None:
+            self.decisions.unscheduled(decision.request, released.refusal, waited=True)
+            return released.refusal
         answer = self.scheduler.decide(decision.request, decision.subset, decision.hold)
         if isinstance(answer, Hold):
             # A plugin that releases this hold at once must not keep the event loop busy.
             self.wake_at(self._clock() + AGAIN_S)
-            return self._room.again(decision, answer)
+            refusal = self._room.again(decision, answer)
+            if refusal is not None:
+                self.decisions.unscheduled(decision.request, refusal, waited=True)
+            return refusal
         return answer
 
     def _wake(self) -> None:

@@ -47,7 +47,7 @@ class PoolView(Router, Protocol):
 
     @property
     def decisions(self) -> Decisions:
-        """Return the newest decisions, recorded while /debug/decisions is read."""
+        """Return the newest decisions, kept for /debug/explain."""
         ...
 
     def subscribe(self, listener: Callable[[], None]) -> None:

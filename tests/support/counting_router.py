@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
@@ -27,7 +28,8 @@ class CountingRouter:
         self.of_known_apis = self.of_others = True
         """Which bodies are read."""
         self.listeners: list[Any] = []
-        self.decisions = Decisions()
+        self.decisions = Decisions(EndpointTable(), lambda: 0.0)
+        self.unrouted_refusals: list[Refusal] = []
 
     def decide(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
@@ -49,6 +51,9 @@ class CountingRouter:
         decision = Decision(destination=",".join([chosen, *rest]), endpoint=chosen, reservations=reserved)
         self.held.append(decision)
         return decision
+
+    def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
+        self.unrouted_refusals.append(refusal)
 
     def first_byte(self, decision: Decision, record: Record) -> None:
         assert decision in self.held

@@ -42,7 +42,6 @@ def show_requests(stage: Stage) -> None:
     """Send the requests through the proxy; print each one's endpoint and the picker's reasons."""
     once = Once(stage.proxy_url())
     address = stage.picker_pod()["status"]["podIP"]
-    picker_page(address, "/debug/decisions")  # a picker records decisions only after a look
     progress(f"\n{'request':<24}{'status':>6}  {'served by':<34}why")
     for number, (label, send) in enumerate(REQUESTS):
         request_id = f"demo-{number}"
@@ -60,9 +59,8 @@ def show_requests(stage: Stage) -> None:
 
 def _why(picker_address: str, request_id: str) -> str:
     """Return the picker's reasons for a request in a few words."""
-    decisions = picker_page(picker_address, "/debug/decisions")["decisions"]
-    found = next((entry for entry in decisions if entry["requestId"] == request_id), None)
-    if found is None:
-        return "no decision of the picker"
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
+    found = picker_page(picker_address, f"/debug/explain?request_id={request_id}")["decisions"][0]
+    scored = found["profiles"][0]["scored"]
+    chosen = next(each for each in scored if each["endpoint"] == found["endpoint"])
+    scores = ", ".join(f"{name} {score['weighted']:.2f}" for name, score in chosen["scores"].items())
     return f"{scores or 'no scores'}; prefix hit {found['prefixHit']:.0%}; {found['candidates']} candidates"

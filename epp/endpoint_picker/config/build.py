@@ -304,6 +304,7 @@ def _profile(
 ) -> Profile:
     """Build one profile, and add the producers that it runs to `running`."""
     filters: list[Filter] = []
+    named: list[str] = []
     scorers: list[WeightedScorer] = []
     pickers: list[Picker] = []
     producers: list[Producer] = []
@@ -318,6 +319,7 @@ def _profile(
             _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
             if isinstance(plugin, Filter):
                 filters.append(plugin)
+                named.append(ref.plugin_ref)
             if isinstance(plugin, Scorer):
                 score = plugin.score if plugin.bounded else clamped(plugin.score)
                 weight = 1.0 if ref.weight is None else ref.weight
@@ -342,6 +344,8 @@ def _profile(
         producers=tuple(each.produce for each in producers),
         scorers=tuple(scorers),
         pick=pickers[0].pick,
+        filter_names=tuple(named),
+        picker_name=pickers[0].type_name,
     )
 
 

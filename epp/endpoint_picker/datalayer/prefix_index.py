@@ -137,9 +137,10 @@ class PrefixIndex:
         if recent is None:
             recent = self._recent[row] = OrderedDict()
         holders, bit, before = self._holders, 1 << row, len(recent)
+        refresh = recent.move_to_end
         for block in reversed(chain):
             if block in recent:
-                recent.move_to_end(block)
+                refresh(block)
             else:
                 recent[block] = None
                 holders[block] = holders.get(block, 0) | bit

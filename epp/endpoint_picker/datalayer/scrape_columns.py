@@ -43,6 +43,7 @@ class ScrapeColumns:
             page = progress.as_the_others(row)
         table.waiting[row], table.running[row], table.kv_usage[row] = page
         table.scraped_at[row] = asked_at
+        table.scrapes += 1
         table.contact[row] = Contact.ANSWERS
         table.missing[row] = reading.missing
         self._ledger.scrape_succeeded(row)

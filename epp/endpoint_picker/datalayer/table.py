@@ -84,6 +84,7 @@ class EndpointTable:
         "ready_rows",
         "running",
         "scraped_at",
+        "scrapes",
         "slowness",
         "unseen",
         "version",
@@ -139,6 +140,8 @@ class EndpointTable:
         self.ready_rows: Rows = _EMPTY
         self.version = 0
         """Grows with every change of identity or readiness."""
+        self.scrapes = 0
+        """Grows with every change of `waiting`, `running`, `kv_usage` or `scraped_at`."""
         self._by_key: dict[tuple[str, str], int] = {}
         self._by_hostport: dict[str, int] = {}
         self._by_ip: dict[str, list[int]] = {}
@@ -210,6 +213,7 @@ class EndpointTable:
         """Set what is older than STALE_AFTER_S to unknown: load columns, shown adapters, attributes."""
         stale = self.scraped_at < now - STALE_AFTER_S
         if stale.any():
+            self.scrapes += 1
             self.waiting[stale] = np.nan
             self.running[stale] = np.nan
             self.kv_usage[stale] = np.nan
@@ -252,6 +256,7 @@ class EndpointTable:
     def _index(self) -> None:
         """Rebuild `ready_rows` and the lookups by address."""
         self.version += 1
+        self.scrapes += 1
         self.ready_rows = np.flatnonzero(self.ready)
         self._by_hostport = {}
         self._by_ip = {}

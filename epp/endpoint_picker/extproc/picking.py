@@ -70,7 +70,7 @@ class Picking:
             try:
                 parsed = apis.parse(headers.api, body or b"")
             except apis.InvalidBodyError as error:
-                return self._refuse(Outcome.BAD_REQUEST, str(error), now)
+                return self._refuse_unrouted(Outcome.BAD_REQUEST, str(error), now)
             record.model = request.model = parsed.model
             request.prompt = parsed.prompt
             record.streaming = request.stream = parsed.stream
@@ -99,11 +99,11 @@ class Picking:
 
     def body_too_large(self, limit: int, now: float) -> Reply:
         """Refuse with 413."""
-        return self._refuse(Outcome.TOO_LARGE, f"the request body is larger than {limit} bytes", now)
+        return self._refuse_unrouted(Outcome.TOO_LARGE, f"the request body is larger than {limit} bytes", now)
 
     def buffers_full(self, now: float) -> Reply:
         """Refuse with 503."""
-        return self._refuse(Outcome.OVERLOADED, "the picker's body buffers are full", now)
+        return self._refuse_unrouted(Outcome.OVERLOADED, "the picker's body buffers are full", now)
 
     def _picked(self, decision: Decision, request: InferenceRequest, now: float, took: float) -> Forward:
         headers, record = self._headers, self.record
@@ -114,6 +114,13 @@ class Picking:
         record.decided_at = now
         self._observer.decided(record, took)
         return steer(decision.destination, headers.remove, decision.headers)
+
+    def _refuse_unrouted(self, outcome: Outcome, message: str, now: float) -> Reply:
+        headers = self._headers
+        assert headers is not None  # noqa: S101 - the exchange calls request_headers first
+        request = InferenceRequest(request_id=headers.request_id, objective=headers.objective)
+        self._router.unrouted(request, Refusal(outcome, message))
+        return self._refuse(outcome, message, now)
 
     def _refuse(self, outcome: Outcome, message: str, now: float, took: float = 0.0) -> Reply:
         record = self.record

@@ -1,6 +1,7 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/decisions."""
+"""The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/explain."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from endpoint_picker.health import Health
-from endpoint_picker.observability.decisions import WINDOW_S, Decisions
+from endpoint_picker.observability.decisions import WATCHED_S, Decisions
+from endpoint_picker.observability.explain import BadQueryError, NotKeptError, explain_page
 from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
@@ -42,7 +44,7 @@ class HttpServer:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get(OFFERED_PATH, self._debug_config)
         app.router.add_get("/debug/state", self._debug_state)
-        app.router.add_get("/debug/decisions", self._debug_decisions)
+        app.router.add_get("/debug/explain", self._debug_explain)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
 
     async def start(self, host: str, port: int) -> int:
@@ -88,12 +90,20 @@ class HttpServer:
     async def _debug_state(self, _request: web.Request) -> web.Response:
         return web.json_response(self._state())
 
-    async def _debug_decisions(self, _request: web.Request) -> web.Response:
-        """Return the newest decisions, and record for another WINDOW_S."""
+    async def _debug_explain(self, request: web.Request) -> web.Response:
+        """Return the newest decisions, or those on one request, and keep more of them for WATCHED_S."""
+        try:
+            page = explain_page(self._decisions, request.query, time.time())
+        except BadQueryError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except NotKeptError as error:
+            answer = web.json_response({"error": str(error)}, status=404)
+        else:
+            answer = web.json_response(page)
         self._close_window()
-        self._decisions.recording = True
-        self._window = asyncio.get_running_loop().call_later(WINDOW_S, self._decisions.stop)
-        return web.json_response(self._decisions.page())
+        self._decisions.watch(True)
+        self._window = asyncio.get_running_loop().call_later(WATCHED_S, self._decisions.watch, False)
+        return answer
 
     def _close_window(self) -> None:
         if self._window is not None:

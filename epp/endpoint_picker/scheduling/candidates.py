@@ -22,12 +22,14 @@ class Candidates:
         "block_tokens",
         "entry_port",
         "held",
+        "left",
         "order",
         "prefix_chain",
         "prefix_matched",
+        "profile",
         "prompt_blocks",
         "rows",
-        "scored",
+        "scores",
     )
 
     def __init__(self, rows: Rows, held: Hold | None = None) -> None:
@@ -35,8 +37,12 @@ class Candidates:
         """Rows of the endpoint table in ascending order; filters narrow them, the other stages do not."""
         self.held = held
         """The released hold when the decision is made after a wait, else None."""
-        self.scored: list[tuple[str, Floats]] | None = None
-        """(scorer name, weighted score of each candidate); None unless decisions are recorded."""
+        self.profile = ""
+        """Name of the profile that ran on these candidates; "" before that."""
+        self.left: Sequence[Rows] = ()
+        """The rows that each filter left, in the order in which the filters ran."""
+        self.scores: Sequence[Floats] = ()
+        """The answer of each scorer, not weighted."""
         self.order = _NO_ROWS
         """Positions in `rows`, best first, as the picker chose; empty when the filters left nothing."""
         self.entry_port = 0
@@ -57,7 +63,3 @@ class Candidates:
             if self.prefix_matched.size:
                 self.prefix_matched = self.prefix_matched[np.searchsorted(self.rows, rows)]
             self.rows = rows
-
-    def scores_of(self, position: int) -> tuple[tuple[str, float], ...]:
-        """Return (scorer name, weighted score) of one candidate, as recorded."""
-        return tuple((name, float(scores[position])) for name, scores in self.scored or ())

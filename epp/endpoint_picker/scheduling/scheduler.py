@@ -33,16 +33,6 @@ _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serv
 _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
 
 
-class Recorder(Protocol):
-    """Keeps decisions with their reasons."""
-
-    recording: bool
-
-    def note(self, request: InferenceRequest, decision: Decision, candidates: int) -> None:
-        """Keep one decision, with its scores and the number of candidates before the filters."""
-        ...
-
-
 ScreenFn = Callable[[InferenceRequest, Rows, EndpointTable], Rows]
 AdmitFn = Callable[[InferenceRequest, Rows, EndpointTable, float], Refusal | None]
 DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
@@ -64,6 +54,36 @@ class Scheduling:
     decided: tuple[DecidedHook, ...] = ()
     """Called before the reservation is made."""
     hooks: Hooks = NO_HOOKS
+
+
+class Recorder(Protocol):
+    """Keeps decisions with their reasons. It must not raise.
+
+    `rows` are the candidates before the filters; `chosen` has the candidates of each profile that ran, the
+    primary's first.
+    """
+
+    def picked(
+        self,
+        request: InferenceRequest,
+        rows: Rows,
+        chosen: Sequence[Candidates],
+        scheduling: Scheduling,
+        decision: Decision,
+    ) -> None:
+        """Keep a pick. It is not reserved yet."""
+        ...
+
+    def refused(
+        self,
+        request: InferenceRequest,
+        rows: Rows,
+        chosen: Sequence[Candidates],
+        scheduling: Scheduling,
+        refusal: Refusal,
+    ) -> None:
+        """Keep a refusal."""
+        ...
 
 
 class Scheduler:
@@ -132,6 +152,7 @@ class Scheduler:
         rows = table.ready_rows if subset is None else table.rows_of(subset)
         if not rows.size:
             self.refused_no_endpoints += 1
+            self.recorder.refused(request, rows, (), scheduling, _NO_ENDPOINTS)
             return _NO_ENDPOINTS
         now, progress = pool.clock(), pool.progress
         if now >= progress.due:
@@ -140,30 +161,29 @@ class Scheduler:
             rows = progress.narrow(rows, now)
         if request.priority < 0 and scheduling.detector.saturation(rows, table, now) >= SATURATED:
             self.refused_saturated += 1
+            self.recorder.refused(request, rows, (), scheduling, _SATURATED)
             return _SATURATED
         if scheduling.screeners:
             rows = _screened(scheduling.screeners, request, rows, table)
             if not rows.size:
                 self.refused_no_endpoints += 1
+                self.recorder.refused(request, rows, (), scheduling, _NO_ENDPOINTS)
                 return _NO_ENDPOINTS
         if scheduling.admitters and held is None:  # a decision that waited was admitted before
             refusal = self._refusal(request, rows)
             if refusal is not None:
+                self.recorder.refused(request, rows, (), scheduling, refusal)
                 return refusal
         candidates = Candidates(rows, held)
-        recording = self.recorder.recording
-        if recording:
-            candidates.scored = []
         chosen = scheduling.handler.schedule(request, candidates, table, self._rng, scheduling.profiles)
         if isinstance(chosen, Hold):
             return chosen
         if not chosen:
             self.refused_no_endpoints += 1
+            self.recorder.refused(request, rows, (candidates,), scheduling, _NO_ENDPOINTS)
             return _NO_ENDPOINTS
         decision = self._decision(request, chosen)
-        if recording:
-            decision.scores = chosen[0].scores_of(int(chosen[0].order[0]))
-            self.recorder.note(request, decision, rows.size)
+        self.recorder.picked(request, rows, chosen, scheduling, decision)
         reservations = decision.reservations
         for hook in scheduling.decided:
             try:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import numpy as np
 from typing_extensions import override
 
 from endpoint_picker.datalayer.table import Floats, Rows
@@ -11,6 +12,8 @@ from endpoint_picker.scheduling.plugin import Picker, RandomSource
 
 #: Scores closer than this are a tie: rounding alone makes equal sums of floats differ by less.
 TIE: Final = 1e-9
+#: The same for numpy, which takes twice as long with a Python float.
+_TIE: Final = np.array(TIE)
 
 
 class MaxScorePicker(Picker):
@@ -27,6 +30,6 @@ class MaxScorePicker(Picker):
     def pick(self, candidates: Candidates, scores: Floats, rng: RandomSource) -> Rows:
         """Return positions by falling score."""
         keys = rng.random(scores.size)
-        keys *= TIE
+        keys *= _TIE
         keys += scores
         return highest(keys, self._count)

@@ -1,6 +1,6 @@
 """kv-cache-utilization-scorer: prefers the server with most of its KV cache free."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from typing_extensions import override
@@ -9,6 +9,10 @@ from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import Scorer
+
+# Arrays of no dimension: numpy takes twice as long with Python floats.
+_ONE: Final = np.array(1.0)
+_ZERO: Final = np.array(0.0)
 
 
 class KvCacheUtilizationScorer(Scorer):
@@ -22,6 +26,7 @@ class KvCacheUtilizationScorer(Scorer):
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return the free fraction of each row's KV cache."""
         rows = candidates.rows
-        free: Floats = 1.0 - table.kv_usage[rows]
+        free: Floats = _ONE - table.kv_usage[rows]
         # fmax takes the number where the other is NaN: unknown becomes 0.
-        return np.fmax(free, 0.0, out=free)
+        np.fmax(free, _ZERO, out=free)
+        return free

@@ -5,6 +5,7 @@ import asyncio
 import aiohttp
 from prometheus_client import CollectorRegistry
 
+from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import MAX_CONNECTIONS, HttpServer
@@ -14,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 async def test_idle_connections_make_room_for_new_ones() -> None:
-    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, Decisions())
+    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, Decisions(EndpointTable(), lambda: 0.0))
     port = await server.start(HOST, 0)
     idle = []
     try:

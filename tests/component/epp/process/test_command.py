@@ -139,11 +139,17 @@ async def test_it_picks_follows_its_file_and_drains(tmp_path: Path) -> None:
 
             state = json.loads((await process.get("/debug/state"))[1])
             assert state["openExchanges"] == 1
-            assert json.loads((await process.get("/debug/decisions"))[1])["decisions"] == []
             explained, _ = await exchange(channel)
-            (told,) = json.loads((await process.get("/debug/decisions"))[1])["decisions"]
-            assert told["destination"] == "127.0.93.9:8004"
-            assert set(told["scores"]) >= {"queue-scorer", "prefix-cache-scorer"}
+            (newest,) = json.loads((await process.get("/debug/explain?limit=1"))[1])["decisions"]
+            assert newest["endpoint"] == "127.0.93.9:8004"
+            request_id = newest["requestId"]
+            page = json.loads((await process.get(f"/debug/explain?request_id={request_id}"))[1])
+            (scored,) = page["decisions"][0]["profiles"][0]["scored"]
+            assert set(scored["scores"]) >= {"queue-scorer", "prefix-cache-scorer"}
+            status, text = await process.get("/debug/explain?request_id=unknown")
+            assert (status, "unknown is kept" in json.loads(text)["error"]) == (404, True)
+            status, text = await process.get("/debug/explain?limit=none")
+            assert (status, json.loads(text)["error"]) == (400, "limit is a number from 1 to 500")
             explained.cancel()
             process.process.send_signal(signal.SIGTERM)
             assert await states.read() == b"\x08\x02"

@@ -41,7 +41,7 @@ def scheduler_of(text: str) -> Scheduler:
         raise fault
 
     scheduling = build(text, REGISTRY).scheduling
-    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions(), fail)
+    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions(pool.table, pool.clock), fail)
 
 
 def decided(text: str, headers: dict[str, str]) -> Decision | Refusal:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Rows
 from endpoint_picker.decision import Decision, Refusal, Router
-from endpoint_picker.observability.decisions import KEPT, NAME_LIMIT, Decisions
+from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -259,23 +259,6 @@ def test_listeners_hear_of_changes_only() -> None:
     assert heard == [("10.0.0.0:8000", "10.0.0.1:8000"), ()]
 
 
-def test_decisions_are_kept_with_their_scores_only_while_somebody_looks() -> None:
-    router = router_of(3)
-    scraped(router)
-    assert routed(router).scores == ()
-    assert router.decisions.page()["decisions"] == []
-    router.decisions.recording = True
-    pick = routed(router)
-    assert dict(pick.scores)["queue-scorer"] == 2.0
-    (told,) = router.decisions.page()["decisions"]
-    assert told["destination"] == pick.destination
-    assert told["candidates"] == 3
-    assert told["scores"]["queue-scorer"] == 2.0
-    router.decisions.stop()
-    assert routed(router).scores == ()
-    assert router.decisions.page()["decisions"] == []
-
-
 class TakesTurns(Filter):
     """Keeps one candidate, another one with every call."""
 
@@ -307,18 +290,17 @@ def with_plugin(config: str, kind: type[Plugin]) -> PoolRouter:
 def test_recording_runs_no_plugin_a_second_time() -> None:
     router = with_plugin("plugins: [{type: takes-turns}, {type: queue-scorer}]", TakesTurns)
     router.replace_endpoints(endpoints(3))
-    unseen = [routed(router).endpoint for _ in range(6)]
-    router.decisions.recording = True
-    watched = [routed(router).endpoint for _ in range(6)]
-    assert watched == unseen
-    assert [told["destination"] for told in router.decisions.page()["decisions"]] == watched[::-1]
+    picked = [routed(router).endpoint for _ in range(6)]
+    assert picked[:3] == picked[3:]
+    assert len(set(picked)) == 3
+    assert [kept.destination for kept in router.decisions.newest()] == picked[::-1]
 
 
 class BrokenDecisions(Decisions):
     """Fails to keep a decision."""
 
     @override
-    def note(self, *_given: object) -> None:
+    def picked(self, *_given: object) -> None:
         raise ZeroDivisionError
 
 
@@ -335,8 +317,7 @@ class BrokenFollower(Follower):
 
 def test_a_fault_within_the_decision_leaves_no_reservation() -> None:
     router = router_of(3)
-    router.scheduler.recorder = BrokenDecisions()
-    router.scheduler.recorder.recording = True
+    router.scheduler.recorder = BrokenDecisions(router.table, lambda: 0.0)
     with pytest.raises(ZeroDivisionError):
         decided(router, request(b"x" * 1000), None)
     assert router.ledger.held == 0
@@ -388,17 +369,6 @@ def test_the_text_in_use_is_not_loaded_again() -> None:
     assert router.state()["config"]["loads"] == 1
     assert router.apply_config("plugins: []")
     assert router.state()["config"]["loads"] == 2
-
-
-def test_only_the_newest_decisions_are_kept_and_names_of_clients_are_cut() -> None:
-    router = router_of(1)
-    router.decisions.recording = True
-    for number in range(KEPT + 1):
-        decided(router, InferenceRequest(request_id=f"{number}:" + "x" * 10_000), None)
-    kept = router.decisions.page()["decisions"]
-    assert len(kept) == KEPT
-    assert kept[0]["requestId"].startswith(f"{KEPT}:")
-    assert {len(entry["requestId"]) for entry in kept} == {NAME_LIMIT}
 
 
 @settings(deadline=None, max_examples=40)

@@ -71,7 +71,7 @@ def scheduler_of(*roles: str) -> Scheduler:
         for n, role in enumerate(roles)
     )
     pool.wake()
-    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions(), _raise)
+    return Scheduler(pool, scheduling, np.random.default_rng(1), Decisions(pool.table, pool.clock), _raise)
 
 
 def test_a_decision_may_reserve_two_endpoints() -> None:

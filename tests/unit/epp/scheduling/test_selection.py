@@ -161,13 +161,12 @@ def test_the_profile_weighs_and_adds(table: EndpointTable) -> None:
     rng = np.random.default_rng(1)
     rows = table.ready_rows
     candidates = Candidates(rows)
-    candidates.scored = []
     assert joined.run(REQUEST, candidates, table, rng) is None
     assert candidates.order.tolist() == [0, 2, 1]
-    assert {name: scores.tolist() for name, scores in candidates.scored} == {
-        "by-row": pytest.approx([0.2 * row for row in rows]),
-        "wild": [3.0, 0.0, 0.0],
-    }
+    assert [scores.tolist() for scores in candidates.scores] == [
+        pytest.approx([0.1 * row for row in rows]),
+        [1.0, 0.0, 0.0],
+    ]
 
 
 def nothing(request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Rows:
@@ -197,10 +196,9 @@ def test_producers_run_after_the_filters_and_before_the_scorers(table: EndpointT
 
     staged = profile(filters=(last,), producers=(match,), scorers=(WeightedScorer("s", 1.0, score),))
     candidates = Candidates(table.ready_rows)
-    candidates.scored = []
     staged.run(REQUEST, candidates, table, np.random.default_rng(1))
     assert candidates.order.tolist() == [0]
-    assert candidates.scores_of(0) == (("s", 0.4),)
+    assert [scores.tolist() for scores in candidates.scores] == [[0.4]]
 
 
 def test_a_hold_ends_the_run(table: EndpointTable) -> None:

@@ -1,0 +1,194 @@
+"""The page /debug/explain: decisions of `Decisions` as JSON values. Pure; it changes nothing."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from endpoint_picker.datalayer.table import Rows
+from endpoint_picker.observability.decisions import Decisions, Kept, Run
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.scheduling.profile import Profile
+
+#: Decisions of one request id in an answer: clients may send an id many times.
+MOST_EXPLAINED: Final = 8
+DEFAULT_LIMIT: Final = 20
+MOST_LISTED: Final = 500
+#: Endpoints of one decision in an answer. Formatting them stops the event loop, by some 10 us each.
+MOST_ENDPOINTS: Final = 2_000
+
+_PARAMETERS: Final = frozenset({"request_id", "limit", "endpoint", "refused"})
+
+
+class BadQueryError(Exception):
+    """The query cannot be answered; the text is a sentence for the user."""
+
+
+class NotKeptError(Exception):
+    """No decision is kept that the query asks for; the text is a sentence for the user."""
+
+
+def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: float) -> dict[str, Any]:
+    """Return the page; `wall_clock` is the time in seconds of the epoch, for the decisions' times.
+
+    `request_id` returns that request's decisions in full. Without it the newest decisions are listed in
+    short, `limit` of them, of those that `endpoint` and `refused` let through. Raises BadQueryError,
+    NotKeptError.
+    """
+    unknown = sorted(query.keys() - _PARAMETERS)
+    if unknown:
+        raise BadQueryError(f'unknown parameter "{unknown[0]}"; there are: {", ".join(sorted(_PARAMETERS))}')
+    limit = _limit(query.get("limit", ""))
+    refused = _flag("refused", query.get("refused", ""))
+    endpoint, request_id = query.get("endpoint", ""), query.get("request_id", "")
+    now = decisions.now
+    if request_id:
+        if limit or endpoint or refused is not None:
+            raise BadQueryError("request_id stands alone: give either it, or limit, endpoint and refused")
+        return {"decisions": _of_request(decisions, request_id, now, wall_clock), **_kept(decisions)}
+    listed = []
+    for kept in decisions.newest():
+        if refused is not None and (kept.refusal is not None) is not refused:
+            continue
+        if endpoint and endpoint not in kept.destination.split(","):
+            continue
+        listed.append(_summary(kept, now, wall_clock))
+        if len(listed) == (limit or DEFAULT_LIMIT):
+            break
+    return {"decisions": listed, **_kept(decisions)}
+
+
+def _kept(decisions: Decisions) -> dict[str, Any]:
+    return {"kept": len(decisions), "capacity": decisions.capacity}
+
+
+def _of_request(decisions: Decisions, request_id: str, now: float, wall_clock: float) -> list[dict[str, Any]]:
+    found = []
+    for kept in decisions.of_request(request_id):
+        found.append({**_summary(kept, now, wall_clock), **_detail(kept)})
+        if len(found) == MOST_EXPLAINED:
+            break
+    if not found:
+        raise NotKeptError(
+            f"no decision on request {request_id} is kept: the picker keeps the newest {decisions.capacity} "
+            f"decisions, and more for ten minutes after a read of this page"
+        )
+    return found
+
+
+def _limit(text: str) -> int:
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= MOST_LISTED):
+        raise BadQueryError(f"limit is a number from 1 to {MOST_LISTED}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool | None:
+    if not text:
+        return None
+    if text not in ("true", "false"):
+        raise BadQueryError(f"{name} is true or false")
+    return text == "true"
+
+
+def _summary(kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
+    age = now - kept.at
+    outcome = Outcome.PICKED if kept.refusal is None else kept.refusal.outcome
+    primary, *fallbacks = kept.destination.split(",")
+    return {
+        "requestId": kept.request_id,
+        "at": datetime.fromtimestamp(wall_clock - age, UTC).isoformat(timespec="milliseconds"),
+        "ageSeconds": round(age, 3),
+        "model": kept.model,
+        "objective": kept.objective,
+        "priority": kept.priority,
+        "outcome": outcome.value,
+        "status": outcome.http_status,
+        "reason": "" if kept.refusal is None else kept.refusal.message,
+        "endpoint": primary,
+        "fallbacks": fallbacks,
+        "candidates": int(kept.rows.size),
+        "prefixHit": round(kept.prefix_hit, 3),
+        "waited": kept.waited,
+    }
+
+
+def _detail(kept: Kept) -> dict[str, Any]:
+    rows = kept.rows[:MOST_ENDPOINTS]
+    return {
+        "endpoints": [_endpoint(kept, row) for row in rows.tolist()],
+        "profiles": [_profile(kept, run) for run in kept.runs if run.profile],
+    }
+
+
+def _endpoint(kept: Kept, row: int) -> dict[str, Any]:
+    endpoint = kept.endpoints[row]
+    signals = kept.signals
+    return {
+        "endpoint": _hostport(kept, row),
+        "name": "" if endpoint is None else endpoint.name,
+        "waiting": _number(signals.waiting[row]),
+        "unseenRequests": int(kept.unseen[row]),
+        "running": _number(signals.running[row]),
+        "kvUsage": _number(signals.kv_usage[row]),
+        "metricsAgeSeconds": _number(kept.at - signals.scraped_at[row]),
+    }
+
+
+def _profile(kept: Kept, run: Run) -> dict[str, Any]:
+    profile = _found(kept, run.profile)
+    before = kept.rows
+    filters = []
+    for name, left in zip(profile.filter_names, run.left, strict=False):
+        filters.append({"name": name, "left": int(left.size), "cut": _hostports(kept, before, left)})
+        before = left
+    return {
+        "name": run.profile,
+        "filters": filters,
+        "scorers": [{"name": each.name, "weight": each.weight} for each in profile.scorers],
+        "picker": profile.picker_name,
+        "picked": "" if run.picked < 0 else _hostport(kept, run.picked),
+        "scored": _scored(kept, run, profile) if run.picked >= 0 else [],
+    }
+
+
+def _scored(kept: Kept, run: Run, profile: Profile) -> list[dict[str, Any]]:
+    """Return the scored endpoints, those of the highest total first."""
+    answers = run.scores(len(profile.scorers))
+    if answers is None:
+        return []
+    weighted = [scores * each.weight for scores, each in zip(answers, profile.scorers, strict=True)]
+    total = sum(weighted, np.zeros(run.rows.size))
+    names = [each.name for each in profile.scorers]
+    return [
+        {
+            "endpoint": _hostport(kept, int(run.rows[at])),
+            "total": _number(total[at]),
+            "scores": {
+                name: {"raw": _number(raw[at]), "weighted": _number(with_weight[at])}
+                for name, raw, with_weight in zip(names, answers, weighted, strict=True)
+            },
+        }
+        for at in np.argsort(-total, kind="stable")[:MOST_ENDPOINTS].tolist()
+    ]
+
+
+def _found(kept: Kept, name: str) -> Profile:
+    assert kept.scheduling is not None  # noqa: S101 - a profile ran
+    return next(each for each in kept.scheduling.profiles if each.name == name)
+
+
+def _hostports(kept: Kept, before: Rows, left: Rows) -> list[str]:
+    gone = np.setdiff1d(before, left)[:MOST_ENDPOINTS]
+    return [_hostport(kept, row) for row in gone.tolist()]
+
+
+def _hostport(kept: Kept, row: int) -> str:
+    endpoint = kept.endpoints[row]
+    return "" if endpoint is None else endpoint.hostport
+
+
+def _number(value: np.float64) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None
