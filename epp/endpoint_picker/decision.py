@@ -20,7 +20,7 @@ class Reservation:
         """Row in the endpoint table, valid while `generation` matches the row's."""
         self.generation = generation
         self.sequence = 0
-        """Number among the reservations of its row, from 1; set by the ledger. 0 after `Ledger.move`."""
+        """Number among the reservations of its row, from 1; set by the ledger. -1 after `Ledger.move`."""
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row; 0 once the prompt has been computed."""
         self.released = False

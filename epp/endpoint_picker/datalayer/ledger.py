@@ -131,8 +131,10 @@ class Ledger:
         if reservation.released:
             return
         self._uncount(reservation)
+        if row >= len(self._reserved):
+            self._grow()
         reservation.row, reservation.generation = row, self._table.generation[row]
-        reservation.sequence = 0
+        reservation.sequence = -1  # below every mark, also that of a server that has just returned
         self._table.inflight_requests[row] += 1
 
     def _uncount(self, reservation: Reservation) -> None:
@@ -157,6 +159,8 @@ class Ledger:
             if away is None or away.moved is None:
                 return False
             reservation.row, reservation.generation = away.moved
+            # `_take_back` counted all of the server's reservations as unseen, also those that were moved to it.
+            reservation.sequence = max(reservation.sequence, 0)
             self._leave(tenancy)
         return True
 
