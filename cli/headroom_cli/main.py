@@ -11,6 +11,8 @@ from importlib.metadata import version
 from headroom_cli import local
 from headroom_cli.demo import main as demo
 from headroom_cli.demo.failure import DemoError
+from headroom_cli.explain import main as explain
+from headroom_cli.explain.failure import ExplainError
 from local_cluster.errors import LocalClusterError
 
 _INTERRUPTED = 130
@@ -19,12 +21,14 @@ _INTERRUPTED = 130
 def parser() -> argparse.ArgumentParser:
     """Return the whole command line."""
     whole = argparse.ArgumentParser(
-        prog="headroom", description="Headroom on this machine: a local cluster to try it in."
+        prog="headroom",
+        description="Headroom: a local cluster to try it in; why requests went where they did.",
     )
     whole.add_argument("--version", action="version", version=version("headroom-operator"))
     groups = whole.add_subparsers(required=True, metavar="GROUP")
     local.add_commands(groups)
     demo.add_commands(groups)
+    explain.add_commands(groups)
     return whole
 
 
@@ -33,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         return int(given.run(given))
-    except (LocalClusterError, DemoError) as error:
+    except (LocalClusterError, DemoError, ExplainError) as error:
         print(f"headroom: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:

@@ -59,7 +59,10 @@ def show_requests(stage: Stage) -> None:
 
 def _why(picker_address: str, request_id: str) -> str:
     """Return the picker's reasons for a request in a few words."""
-    found = picker_page(picker_address, f"/debug/explain?request_id={request_id}")["decisions"][0]
+    decisions = picker_page(picker_address, f"/debug/explain?request_id={request_id}")["decisions"]
+    if not decisions:
+        return "no decision of the picker"
+    found = decisions[0]
     scored = found["profiles"][0]["scored"]
     chosen = next(each for each in scored if each["endpoint"] == found["endpoint"])
     scores = ", ".join(f"{name} {score['weighted']:.2f}" for name, score in chosen["scores"].items())

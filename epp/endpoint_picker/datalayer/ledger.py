@@ -159,7 +159,7 @@ class Ledger:
             if away is None or away.moved is None:
                 return False
             reservation.row, reservation.generation = away.moved
-            # `_take_back` counted all of the server's reservations as unseen, also those that were moved to it.
+            # `_take_back` counted all of the server's reservations as unseen, also those that `move` made.
             reservation.sequence = max(reservation.sequence, 0)
             self._leave(tenancy)
         return True

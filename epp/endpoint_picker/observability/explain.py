@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from endpoint_picker.datalayer.table import Rows
-from endpoint_picker.observability.decisions import Decisions, Kept, Run
+from endpoint_picker.observability.decisions import NAME_LIMIT, WATCHED_S, Decisions, Kept, Run
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.scheduling.profile import Profile
 
@@ -25,16 +25,11 @@ class BadQueryError(Exception):
     """The query cannot be answered; the text is a sentence for the user."""
 
 
-class NotKeptError(Exception):
-    """No decision is kept that the query asks for; the text is a sentence for the user."""
-
-
 def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: float) -> dict[str, Any]:
     """Return the page; `wall_clock` is the time in seconds of the epoch, for the decisions' times.
 
     `request_id` returns that request's decisions in full. Without it the newest decisions are listed in
-    short, `limit` of them, of those that `endpoint` and `refused` let through. Raises BadQueryError,
-    NotKeptError.
+    short, `limit` of them, of those that `endpoint` and `refused` let through. Raises BadQueryError.
     """
     unknown = sorted(query.keys() - _PARAMETERS)
     if unknown:
@@ -46,7 +41,8 @@ def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: flo
     if request_id:
         if limit or endpoint or refused is not None:
             raise BadQueryError("request_id stands alone: give either it, or limit, endpoint and refused")
-        return {"decisions": _of_request(decisions, request_id, now, wall_clock), **_kept(decisions)}
+        found = _of_request(decisions, request_id, now, wall_clock)
+        return _page(decisions, found, "" if found else _not_kept(decisions, request_id))
     listed = []
     for kept in decisions.newest():
         if refused is not None and (kept.refusal is not None) is not refused:
@@ -56,11 +52,18 @@ def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: flo
         listed.append(_summary(kept, now, wall_clock))
         if len(listed) == (limit or DEFAULT_LIMIT):
             break
-    return {"decisions": listed, **_kept(decisions)}
+    return _page(decisions, listed, "")
 
 
-def _kept(decisions: Decisions) -> dict[str, Any]:
-    return {"kept": len(decisions), "capacity": decisions.capacity}
+def _page(decisions: Decisions, found: list[dict[str, Any]], note: str) -> dict[str, Any]:
+    return {"decisions": found, "note": note, "kept": len(decisions), "capacity": decisions.capacity}
+
+
+def _not_kept(decisions: Decisions, request_id: str) -> str:
+    return (
+        f"no decision on request {request_id[:NAME_LIMIT]} is kept: the picker keeps its newest "
+        f"{decisions.capacity} decisions, and more for {WATCHED_S / 60:g} minutes after a read of this page"
+    )
 
 
 def _of_request(decisions: Decisions, request_id: str, now: float, wall_clock: float) -> list[dict[str, Any]]:
@@ -69,11 +72,6 @@ def _of_request(decisions: Decisions, request_id: str, now: float, wall_clock: f
         found.append({**_summary(kept, now, wall_clock), **_detail(kept)})
         if len(found) == MOST_EXPLAINED:
             break
-    if not found:
-        raise NotKeptError(
-            f"no decision on request {request_id} is kept: the picker keeps the newest {decisions.capacity} "
-            f"decisions, and more for ten minutes after a read of this page"
-        )
     return found
 
 

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WATCHED_S, Decisions
-from endpoint_picker.observability.explain import BadQueryError, NotKeptError, explain_page
+from endpoint_picker.observability.explain import BadQueryError, explain_page
 from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
@@ -96,14 +96,10 @@ class HttpServer:
             page = explain_page(self._decisions, request.query, time.time())
         except BadQueryError as error:
             return web.json_response({"error": str(error)}, status=400)
-        except NotKeptError as error:
-            answer = web.json_response({"error": str(error)}, status=404)
-        else:
-            answer = web.json_response(page)
         self._close_window()
         self._decisions.watch(True)
         self._window = asyncio.get_running_loop().call_later(WATCHED_S, self._decisions.watch, False)
-        return answer
+        return web.json_response(page)
 
     def _close_window(self) -> None:
         if self._window is not None:

@@ -71,18 +71,17 @@ def test_the_demo_says_where_it_must_be_run_from(
 def test_each_request_of_the_table_has_its_decision(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A picker records decisions only after a look: the first request must not come before one."""
-    looked: list[str] = []
-    decided: list[dict[str, Any]] = []
+    asked: list[str] = []
 
     def page(_address: str, path: str) -> dict[str, Any]:
-        looked.append(path)
-        return {"decisions": list(decided)}
+        number = path.removeprefix("/debug/explain?request_id=demo-")
+        score = {"raw": 0.5, "weighted": 1.0 + int(number)}
+        scored = [{"endpoint": "e:1", "scores": {"queue": score}}, {"endpoint": "f:1", "scores": {}}]
+        decision = {"endpoint": "e:1", "profiles": [{"scored": scored}], "prefixHit": 0.0, "candidates": 3}
+        return {"decisions": [decision] if int(number) < len(asked) else []}
 
     def ask(_send: object) -> SimpleNamespace:
-        if looked:
-            entry = {"requestId": f"demo-{len(decided)}", "scores": {"queue": 1.0}}
-            decided.append({**entry, "prefixHit": 0.0, "candidates": 3})
+        asked.append("")
         return SimpleNamespace(ok=True, status=200, served_by="vllm-0", error="")
 
     monkeypatch.setattr(demo_requests, "picker_page", page)
@@ -93,7 +92,8 @@ def test_each_request_of_the_table_has_its_decision(
     demo_requests.show_requests(stage)
     shown = capsys.readouterr()
     table = (shown.out + shown.err).splitlines()
-    assert len([line for line in table if "queue 1.00" in line]) == len(demo_requests.REQUESTS)
+    for number in range(len(demo_requests.REQUESTS)):
+        assert len([line for line in table if f"queue {number + 1}.00; prefix hit 0%" in line]) == 1
 
 
 def test_ending_a_demo_that_is_not_up_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,8 @@ async def test_it_picks_follows_its_file_and_drains(tmp_path: Path) -> None:
             (scored,) = page["decisions"][0]["profiles"][0]["scored"]
             assert set(scored["scores"]) >= {"queue-scorer", "prefix-cache-scorer"}
             status, text = await process.get("/debug/explain?request_id=unknown")
-            assert (status, "unknown is kept" in json.loads(text)["error"]) == (404, True)
+            assert (status, json.loads(text)["decisions"]) == (200, [])
+            assert "no decision on request unknown is kept" in json.loads(text)["note"]
             status, text = await process.get("/debug/explain?limit=none")
             assert (status, json.loads(text)["error"]) == (400, "limit is a number from 1 to 500")
             explained.cancel()

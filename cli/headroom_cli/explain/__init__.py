@@ -1,0 +1,1 @@
+"""`headroom explain`, and the kubectl plugin `kubectl headroom explain`: why requests went where they did."""
