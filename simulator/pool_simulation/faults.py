@@ -27,11 +27,13 @@ class ServerSlows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFreeze:
-    """A server's metrics page keeps its values while the server goes on."""
+    """A server's metrics page keeps its values while the server goes on, or no longer comes."""
 
     at_s: float
     server: int
     for_s: float = 1e9
+    answers: bool = True
+    """False: scrapes fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Policies that know what no picker can: each engine's exact state, the true output lengths, the next tokens.
 
-Each runs every server's engine ahead with and without the request and takes the best server by one measure.
-None is optimal: a server is chosen for one request at a time, without knowledge of later arrivals. The oracle
-of a figure is the best of them, and of all other policies, in that figure.
+Each runs the engines ahead and takes the server that is best by one measure. None is optimal: a server is
+chosen for one request at a time, without knowledge of later arrivals. The oracle of a figure is the best of
+them, and of all other policies, in that figure.
 """
 
-import math
+from bisect import insort
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final
 
 from typing_extensions import override
 
@@ -20,104 +21,177 @@ from pool_simulation.server import SimulatedServer
 from pool_simulation.workload import SimulatedRequest
 
 
-class Prospect(NamedTuple):
-    """What one server would make of a request. Times in seconds from now."""
+class _Batch:
+    """What an oracle knows of the requests on one server."""
 
-    ttft_s: float
-    e2e_s: float
-    added_s: float
-    """By how much the sum of all requests' ends on the server, this one's included, grows."""
-    added_first_s: float
-    """The same of the first tokens."""
-    missed: float
-    """How many more requests on the server, this one included, miss an SLO."""
-    cached: int
-    """Prompt tokens in the server's cache."""
-    work: float
-    """Seconds until the server would be idle."""
+    __slots__ = ("decoding", "entries", "queued", "server")
+
+    def __init__(self, server: SimulatedServer) -> None:
+        self.server = server
+        self.queued: dict[str, SimulatedRequest] = {}
+        """Requests without a first token, in order of arrival."""
+        self.decoding: list[Decoding] = []
+        """Sorted; `entries` has the request of each by its entry here."""
+        self.entries: dict[str, Decoding] = {}
+
+    def answering(self, request: SimulatedRequest) -> None:
+        del self.queued[request.request_id]
+        tick = self.server.engine.counters.iterations
+        entry = Decoding(tick + request.output_tokens - 1, request.prompt_tokens + 1 - tick)
+        self.entries[request.request_id] = entry
+        insort(self.decoding, entry)
+
+    def ended(self, request: SimulatedRequest) -> None:
+        self.queued.pop(request.request_id, None)
+        entry = self.entries.pop(request.request_id, None)
+        if entry is not None:
+            self.decoding.remove(entry)
 
 
-Rank = Callable[[Prospect], tuple[float, ...]]
-"""Key by which prospects are compared; the lowest wins."""
+class Prospect:
+    """What one server would make of a request. Times in seconds; each measure is computed when asked for."""
 
+    def __init__(self, batch: _Batch, request: SimulatedRequest, hashes: tuple[int, ...], now: float) -> None:
+        """`hashes` names the request's blocks in the server's block size."""
+        self._batch = batch
+        self._hashes = hashes
+        self._request = request
+        self._now = now
+        server = self.server = batch.server
+        server.settle(now)
+        self._free_tokens = server.engine.pool.available * server.params.block_size
 
-class Oracle(Policy):
-    """Sends each request to the server with the best prospect."""
+    @cached_property
+    def uncached(self) -> int:
+        """Return the prompt tokens that the server would compute."""
+        tokens = self._request.prompt_tokens
+        return tokens - _cached(self.server, self._hashes, tokens)
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._pool: Surroundings
-        self._requests: dict[str, SimulatedRequest] = {}
-        self._turn = 0
-
-    @override
-    def start(self, pool: Surroundings) -> None:
-        self._pool = pool
-
-    @override
-    def decide(self, request: SimulatedRequest, resume: Resume) -> Pick | Refused | None:
-        self._requests[request.request_id] = request
-        now, rank = self._pool.clock.now, self._rank
-        servers = [server for server in self._pool.servers if server.in_pool and server.is_up]
-        if not servers:
-            return Refused("no-endpoints")
-        self._turn += 1  # spreads ties
-        count = len(servers)
-        order = [servers[(self._turn + at) % count] for at in range(count)]
-        best = min(order, key=lambda server: rank(self._prospect(server, request, now)))
-        return Pick([best.number], request.request_id)
-
-    def _prospect(self, server: SimulatedServer, request: SimulatedRequest, now: float) -> Prospect:
-        params = server.params
-        decoding: list[Decoding] = []
+    @cached_property
+    def _prompts(self) -> tuple[float, list[Prompt]]:
+        """Return when the next batch can begin, and the prompts without a first token."""
+        server, begin = self.server, self._now
         prompts: list[Prompt] = []
-        decoded: list[SimulatedRequest] = []
-        queued: list[SimulatedRequest] = []
-        first_times: list[float] = []
-        begin = now
-        pool = server.engine.pool
-        for request_id, sequence in server.live.items():
+        for request_id in self._batch.queued:
+            sequence = server.live[request_id]
             asked = sequence.request
-            generated = sequence.generated
-            simulated = self._requests[request_id]
-            if generated and sequence.first_token_at is not None:
-                decoding.append(Decoding(asked.output_tokens - generated, asked.prompt_tokens + generated))
-                decoded.append(simulated)
-                first_times.append(sequence.first_token_at)
-                continue
             if sequence.started_at is None:
                 cached = _cached(server, asked.block_hashes, asked.prompt_tokens)
             else:
                 cached = sequence.cached_tokens
                 if server.due is not None:  # its iteration runs; the next can begin when that ends
-                    begin = max(now, server.due)
+                    begin = max(begin, server.due)
             prompts.append(Prompt(asked.prompt_tokens - cached, asked.prompt_tokens, asked.output_tokens))
-            queued.append(simulated)
-        tokens = request.prompt_tokens
-        cached = _cached(server, block_hashes(request, params.block_size), tokens)
-        free = pool.available * params.block_size
-        before = look_ahead(params, begin, decoding, prompts, free, server.slowness)
-        new = Prompt(tokens - cached, tokens, request.output_tokens)
-        after = look_ahead(params, begin, decoding, [*prompts, new], free, server.slowness)
-        queued_too = [*queued, request]
-        return Prospect(
-            ttft_s=after.first[-1] - now,
-            e2e_s=after.last[-1] - now,
-            added_s=math.fsum(after.last) - math.fsum(before.last) - now,
-            added_first_s=math.fsum(after.first) - math.fsum(before.first) - now,
-            missed=_missed(after, decoded, first_times, queued_too)
-            - _missed(before, decoded, first_times, queued),
-            cached=cached,
-            work=max(before.last, default=now) - now,
+        return begin, prompts
+
+    def _look(self, more: list[Prompt]) -> Expected:
+        server = self.server
+        begin, prompts = self._prompts
+        tick = server.engine.counters.iterations
+        # A preempted request has fewer tokens than its ticks say: let it end next.
+        decoding = self._batch.decoding
+        if decoding and decoding[0].end <= tick:
+            decoding = sorted(Decoding(max(end, tick + 1), offset) for end, offset in decoding)
+        return look_ahead(
+            server.params, begin, tick, decoding, prompts + more, self._free_tokens, server.slowness
         )
+
+    @cached_property
+    def _before(self) -> Expected:
+        return self._look([])
+
+    @cached_property
+    def _after(self) -> Expected:
+        request = self._request
+        return self._look([Prompt(self.uncached, request.prompt_tokens, request.output_tokens)])
+
+    @property
+    def ttft_s(self) -> float:
+        """Return the request's time to first token."""
+        return self._after.first[-1] - self._now
+
+    @property
+    def e2e_s(self) -> float:
+        """Return the request's time to its last token."""
+        return self._after.last[-1] - self._now
+
+    @property
+    def added_s(self) -> float:
+        """Return by how much the sum of all last tokens' times grows, this request's own included."""
+        return self._after.sum_of_last() - self._before.sum_of_last() - self._now
+
+    @property
+    def added_first_s(self) -> float:
+        """Return the same of the first tokens."""
+        return sum(self._after.first) - sum(self._before.first) - self._now
+
+    @property
+    def missed(self) -> int:
+        """Return how many more prompts on the server, this one included, would miss an SLO."""
+        queued = list(self._batch.queued.values())
+        return _missed(self._after, [*queued, self._request]) - _missed(self._before, queued)
+
+
+def _cached(server: SimulatedServer, hashes: tuple[int, ...], tokens: int) -> int:
+    """Return how many of a prompt's tokens the server's cache holds; the last one is always computed."""
+    size = server.params.block_size
+    return server.engine.pool.match(hashes, (tokens - 1) // size) * size
+
+
+def _missed(expected: Expected, prompts: list[SimulatedRequest]) -> int:
+    missed = 0
+    for request, first, last in zip(prompts, expected.first, expected.last, strict=True):
+        ttft_ms, tpot_ms = request.slo_ttft_ms, request.slo_tpot_ms
+        late = ttft_ms is not None and (first - request.arrival_s) * 1000 > ttft_ms
+        slow = tpot_ms is not None and (last - first) * 1000 > tpot_ms * (request.output_tokens - 1)
+        missed += late or slow
+    return missed
+
+
+Measure = Callable[[Prospect], float]
+
+
+class Oracle(Policy):
+    """Takes the server whose prospect is lowest by the first measure, among equal ones by the next."""
+
+    def __init__(self, measures: tuple[Measure, ...]) -> None:
+        self._measures = measures
+        self._pool: Surroundings
+        self._batches: list[_Batch] = []
+        self._turn = 0
+
+    @override
+    def start(self, pool: Surroundings) -> None:
+        self._pool = pool
+        self._batches = [_Batch(server) for server in pool.servers]
+
+    @override
+    def decide(self, request: SimulatedRequest, resume: Resume) -> Pick | Refused | None:
+        now = self._pool.clock.now
+        listed = [each for each in self._batches if each.server.in_pool and each.server.is_up]
+        sizes = {each.server.params.block_size for each in listed}
+        hashes = {size: block_hashes(request, size) for size in sizes}
+        best = [Prospect(each, request, hashes[each.server.params.block_size], now) for each in listed]
+        if not best:
+            return Refused("no-endpoints")
+        for measure in self._measures:
+            values = [measure(each) for each in best]
+            lowest = min(values)
+            best = [each for each, value in zip(best, values, strict=True) if value <= lowest]
+        self._turn += 1  # equal ones take turns
+        number = best[self._turn % len(best)].server.number
+        self._batches[number].queued[request.request_id] = request
+        return Pick([number], request)
 
     @override
     def answering(self, pick: Pick, served_by: int) -> None:
-        pass
+        request = pick.held
+        if isinstance(request, SimulatedRequest):
+            self._batches[pick.servers[0]].answering(request)
 
     @override
     def ended(self, pick: Pick, request: SimulatedRequest, *, served: bool) -> None:
-        del self._requests[request.request_id]
+        self._batches[pick.servers[0]].ended(request)
 
     @override
     def endpoints_changed(self) -> None:
@@ -129,40 +203,18 @@ class Oracle(Policy):
 
     @override
     def leak(self) -> str:
-        return f"the oracle holds {len(self._requests)} requests" if self._requests else ""
+        left = sum(len(each.queued) + len(each.entries) + len(each.decoding) for each in self._batches)
+        return f"the oracle counts {left} requests" if left else ""
 
 
-def _cached(server: SimulatedServer, hashes: tuple[int, ...], tokens: int) -> int:
-    """Return how many of a prompt's tokens the server's cache holds; the last one is always computed."""
-    size = server.params.block_size
-    return server.engine.pool.match(hashes, (tokens - 1) // size) * size
-
-
-def _missed(
-    expected: Expected,
-    decoded: list[SimulatedRequest],
-    first_times: list[float],
-    queued: list[SimulatedRequest],
-) -> int:
-    """Return how many of the requests would miss an SLO."""
-    missed = 0
-    firsts = [*first_times, *expected.first]
-    for request, first, last in zip([*decoded, *queued], firsts, expected.last, strict=True):
-        ttft_ms, tpot_ms = request.slo_ttft_ms, request.slo_tpot_ms
-        late = ttft_ms is not None and (first - request.arrival_s) * 1000 > ttft_ms
-        slow = tpot_ms is not None and (last - first) * 1000 > tpot_ms * max(1, request.output_tokens - 1)
-        missed += late or slow
-    return missed
-
-
-#: Ranks by name.
-RANKS: Final[Mapping[str, Rank]] = {
-    "oracle-ttft": lambda prospect: (prospect.ttft_s, prospect.added_s),
-    "oracle-first": lambda prospect: (prospect.added_first_s, prospect.added_s),
-    "oracle-e2e": lambda prospect: (prospect.e2e_s, prospect.added_s),
-    "oracle-sum": lambda prospect: (prospect.added_s,),
-    "oracle-slo": lambda prospect: (prospect.missed, prospect.added_s),
-    "oracle-cache": lambda prospect: (-prospect.cached, prospect.added_s),
+#: The measures of each oracle.
+MEASURES: Final[Mapping[str, tuple[Measure, ...]]] = {
+    "oracle-ttft": (lambda p: p.ttft_s, lambda p: p.e2e_s),
+    "oracle-sum": (lambda p: p.added_s,),
+    "oracle-cache": (lambda p: p.uncached, lambda p: p.added_s),
+    "oracle-first": (lambda p: p.added_first_s, lambda p: p.added_s),
+    "oracle-e2e": (lambda p: p.e2e_s,),
+    "oracle-slo": (lambda p: p.missed, lambda p: p.added_s),
 }
 
 
@@ -171,7 +223,7 @@ class _MakeOracle:
         self._name = name
 
     def __call__(self, _registry: Registry, _seed: str) -> Policy:
-        return Oracle(RANKS[self._name])
+        return Oracle(MEASURES[self._name])
 
 
-ORACLES: Final[Mapping[str, Make]] = {name: _MakeOracle(name) for name in RANKS}
+ORACLES: Final[Mapping[str, Make]] = {name: _MakeOracle(name) for name in MEASURES}

@@ -16,7 +16,7 @@ class Fate(Enum):
 
     SERVED = 0
     REFUSED = 1
-    """By the policy, before it reached a server."""
+    """By the policy, or by the server because it is too long."""
     FAILED = 2
     """Its server or its picker died, or no server accepted it."""
     UNFINISHED = 3

@@ -75,12 +75,15 @@ class Scrapes:
                 continue
             pace.asked(now)
             columns.started(target.row)
-            if target.server.is_up:
-                pages.append((target, target.server.reading(), now))
+            server = target.server
+            reading = server.reading(now) if server.is_up else None
+            if reading is not None:
+                pages.append((target, reading, now))
                 target.asked = True
             else:
                 target.failures += 1
-                columns.failed(target.row, Contact.REFUSED, target.failures)
+                contact = Contact.WITHOUT_METRICS if server.is_up else Contact.REFUSED
+                columns.failed(target.row, contact, target.failures)
                 pace.failed(now)
         return pages
 

@@ -1,30 +1,14 @@
 """One endpoint of a simulated pool: an engine in virtual time, and the faults that act on it. Pure."""
 
-import dataclasses
 import random
 from typing import Final
 
 from endpoint_picker.datalayer.metrics_page import Reading
 from endpoint_picker.datalayer.table import Endpoint
-from model_server_sim.engine import Engine, Request, Sequence
+from model_server_sim.engine import Engine, Progress, Request, Sequence
 from model_server_sim.params import EngineParams
 
 PORT: Final = 8000
-_TIMES: Final = ("iteration_s", "prefill_token_s", "decode_sequence_s", "context_token_s")
-
-
-class Progress:
-    """What an engine has done since it was last asked."""
-
-    __slots__ = ("answering", "ended", "next_due")
-
-    def __init__(self) -> None:
-        self.answering: list[Sequence] = []
-        """Sequences that gave their first token."""
-        self.ended: list[Sequence] = []
-        """Sequences that gave their last token; those of one token are in both lists."""
-        self.next_due: float | None = None
-        """When to ask again; None: not before the next request."""
 
 
 class SimulatedServer:
@@ -42,6 +26,7 @@ class SimulatedServer:
         "live",
         "number",
         "params",
+        "shows_metrics",
         "slowness",
     )
 
@@ -61,6 +46,8 @@ class SimulatedServer:
         """Requests in the engine by id, in order of arrival."""
         self.slowness = 1.0
         """Iterations take this many times as long as `params` say."""
+        self.shows_metrics = True
+        """Its metrics page comes when it is up."""
         self._seed = seed
         self._frozen: Reading | None = None
         self.engine = self._new_engine()
@@ -92,49 +79,48 @@ class SimulatedServer:
         self.live.pop(request_id, None)
 
     def advance(self, now: float) -> Progress:
-        """Run the engine up to `now`."""
-        progress = Progress()
-        engine = self.engine
-        while True:
-            step = engine.step(now)
-            for event in step.events:
-                sequence = event.sequence
-                if sequence.generated == 1:
-                    progress.answering.append(sequence)
-                if sequence.finished:
-                    progress.ended.append(sequence)
-                    del self.live[sequence.request.request_id]
-            if step.next_time is None or step.next_time > now:
-                self.due = progress.next_due = step.next_time
-                return progress
+        """Run the engine up to `now`; return the first and last tokens since the last call."""
+        progress = self.engine.advance(now)
+        for sequence in progress.finished:
+            del self.live[sequence.request.request_id]
+        self.due = progress.next_due
+        return progress
 
-    def reading(self) -> Reading:
-        """Return what its metrics page shows now."""
-        if self._frozen is not None:
+    def settle(self, now: float) -> None:
+        """Bring tokens and cache usage up to `now`; first and last tokens stay for `advance`."""
+        if self.due is not None and self.due > now:
+            self.engine.advance(now)
+
+    def reading(self, now: float) -> Reading | None:
+        """Return what its metrics page shows now; None when no page comes."""
+        if self._frozen is not None or not self.shows_metrics:
             return self._frozen
+        self.settle(now)
         engine, params = self.engine, self.params
         return Reading(
             engine.waiting, engine.running, engine.kv_cache_usage, params.block_size, params.num_gpu_blocks
         )
 
-    def freeze_metrics(self) -> None:
-        """Show the present values from now on, whatever happens."""
-        self._frozen = self.reading()
+    def freeze_metrics(self, now: float, *, answers: bool = True) -> None:
+        """Show the present values from now on, whatever happens; or no page, unless `answers`."""
+        self._frozen = self.reading(now) if answers else None
+        self.shows_metrics = answers
 
     def thaw_metrics(self) -> None:
         """Show true values again."""
         self._frozen = None
+        self.shows_metrics = True
 
     def slow_down(self, slowness: float) -> None:
-        """Take `slowness` times as long for every iteration that begins from now on; 1.0 is as built."""
+        """Take `slowness` times as long for every iteration that begins from now on; call `advance` next."""
         self.slowness = slowness
-        self.engine.params = self._speed()
+        self.engine.set_speed(1 / slowness)
 
     def die(self) -> None:
         """Refuse connections and lose every request and the cache."""
         self.is_up = False
         self.due = None
-        self._frozen = None
+        self.thaw_metrics()
         self.incarnation += 1
         self.live = {}
         self.engine = self._new_engine()
@@ -145,11 +131,6 @@ class SimulatedServer:
 
     def _new_engine(self) -> Engine:
         jitter = random.Random(f"{self._seed}/{self.number}/{self.incarnation}").random  # noqa: S311
-        return Engine(self._speed(), jitter)
-
-    def _speed(self) -> EngineParams:
-        if self.slowness == 1.0:
-            return self.params
-        return dataclasses.replace(
-            self.params, **{name: getattr(self.params, name) * self.slowness for name in _TIMES}
-        )
+        engine = Engine(self.params, jitter)
+        engine.set_speed(1 / self.slowness)
+        return engine

@@ -22,6 +22,9 @@ from pool_simulation.workload import SimulatedRequest, Workload
 #: Virtual seconds after the last arrival at which requests that are still under way are given up.
 DRAIN_S: Final = 3600.0
 
+#: Reason of a request that its server answers with 400: prompt and answer exceed what it can ever hold.
+TOO_LONG: Final = "too-long"
+
 
 class _Flight:
     """A request between its arrival and its end."""
@@ -76,7 +79,7 @@ class Simulation:
         """Run until every request has ended; return what became of each.
 
         Raises RuntimeError when the policy still counts a request as in flight then, and ValueError for a
-        workload that uses a request id twice or a request that no server can hold.
+        workload that uses a request id twice.
         """
         self._policy.start(Surroundings(clock=self.clock, servers=self.servers, at=self.at))
         for fault in self._faults:
@@ -148,9 +151,7 @@ class Simulation:
                 self._policy.ended(answer, flight.request, served=False)
             return
         if isinstance(answer, Refused):
-            reasons = self.results.reasons
-            reasons[answer.reason] = reasons.get(answer.reason, 0) + 1
-            self._over(flight, Fate.REFUSED)
+            self._refuse(flight, answer.reason)
             return
         flight.pick = answer
         request = flight.request
@@ -160,6 +161,9 @@ class Simulation:
                 break
         else:
             self._over(flight, Fate.FAILED)
+            return
+        if request.prompt_tokens + request.output_tokens > server.params.longest_sequence:
+            self._refuse(flight, TOO_LONG)
             return
         flight.server = server
         now = self.clock.now
@@ -175,6 +179,11 @@ class Simulation:
         )
         self._advance(server)
 
+    def _refuse(self, flight: _Flight, reason: str) -> None:
+        reasons = self.results.reasons
+        reasons[reason] = reasons.get(reason, 0) + 1
+        self._over(flight, Fate.REFUSED)
+
     # Engines.
 
     def _due(self, server: SimulatedServer) -> None:
@@ -185,13 +194,13 @@ class Simulation:
         before = server.due
         progress = server.advance(self.clock.now)
         policy = self._policy
-        for sequence in progress.answering:
+        for sequence in progress.started:
             flight = self._flights[sequence.request.request_id]
             if flight.pick is not None:
                 policy.answering(flight.pick, server.number)
         if progress.next_due is not None and progress.next_due != before:
             self._push(progress.next_due, self._due, server)
-        for sequence in progress.ended:
+        for sequence in progress.finished:
             self._over(self._flights[sequence.request.request_id], Fate.SERVED)
 
     def _over(self, flight: _Flight, fate: Fate) -> None:
@@ -239,14 +248,19 @@ class Simulation:
                 self.at(fault.at_s + fault.back_after_s, lambda: self._come_back(server))
             case ServerSlows():
                 slow = self.servers[fault.server]
-                self.at(fault.at_s, lambda: slow.slow_down(fault.slowness))
-                self.at(fault.at_s + fault.for_s, lambda: slow.slow_down(1.0))
+                self.at(fault.at_s, lambda: self._slow_down(slow, fault.slowness))
+                self.at(fault.at_s + fault.for_s, lambda: self._slow_down(slow, 1.0))
             case MetricsFreeze():
                 frozen = self.servers[fault.server]
-                self.at(fault.at_s, frozen.freeze_metrics)
+                self.at(fault.at_s, lambda: frozen.freeze_metrics(self.clock.now, answers=fault.answers))
                 self.at(fault.at_s + fault.for_s, frozen.thaw_metrics)
             case PickerRestarts():
                 self.at(fault.at_s, lambda: self._restart_picker(fault.down_s))
+
+    def _slow_down(self, server: SimulatedServer, slowness: float) -> None:
+        self._advance(server)
+        server.slow_down(slowness)
+        self._advance(server)
 
     def _die(self, server: SimulatedServer) -> None:
         server.die()

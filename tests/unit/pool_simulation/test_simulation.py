@@ -17,7 +17,7 @@ from pool_simulation.picker_policy import PickerPolicy, PickerSettings
 from pool_simulation.policy import Pick, Policy, Refused, Resume
 from pool_simulation.results import NO_SERVER, Fate, Results
 from pool_simulation.scrapes import ScrapeTiming
-from pool_simulation.simulation import Simulation
+from pool_simulation.simulation import TOO_LONG, Simulation
 from pool_simulation.workload import SimulatedRequest, Workload
 from pool_workloads import Chats, Steady
 
@@ -50,10 +50,11 @@ def test_equal_seeds_give_equal_bytes_and_another_seed_does_not() -> None:
         ServerDies(at_s=2.0, server=1, back_after_s=4.0),
         ServerSlows(at_s=2.0, server=1, slowness=3.0, for_s=3.0),
         MetricsFreeze(at_s=2.0, server=1, for_s=3.0),
+        MetricsFreeze(at_s=2.0, server=1, for_s=3.0, answers=False),
         PickerRestarts(at_s=2.0, down_s=1.0),
         None,
     ],
-    ids=lambda fault: type(fault).__name__,
+    ids=str,
 )
 @pytest.mark.parametrize("priority", [0, -1])
 def test_every_request_ends_once_and_the_ledger_is_empty_then(fault: Fault | None, priority: int) -> None:
@@ -141,6 +142,24 @@ def test_scraped_values_age_in_virtual_time_and_expire(interval_s: float, known:
     assert 0.5 * interval_s < max(watched.ages) < 3 * interval_s + 0.02
     assert min(watched.ages) >= 0.01
     assert all(watched.known) is known
+
+
+@pytest.mark.parametrize(("answers", "known"), [(True, True), (False, False)])
+def test_a_page_that_stands_still_counts_and_one_that_does_not_come_expires(
+    answers: bool, known: bool
+) -> None:
+    watched = Watched(PickerSettings())
+    freeze = MetricsFreeze(at_s=0.0, server=0, answers=answers)
+    run = simulation(Steady(40), policy=watched, faults=(freeze,))
+    run.run()
+    assert all(watched.known) is known
+    assert watched.router is not None
+    assert bool(watched.router.table.waiting[0] == 0) is known
+
+
+def test_a_request_that_no_server_can_hold_is_refused() -> None:
+    results = simulation(Steady(5, tail_tokens=200_000), duration_s=2.0).run()
+    assert results.reasons == {TOO_LONG: len(results)}
 
 
 def test_a_dead_server_gets_no_request_and_comes_back_without_its_cache() -> None:
