@@ -1,0 +1,1 @@
+"""`headroom simulate`: studies of a simulated pool."""

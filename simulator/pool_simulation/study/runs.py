@@ -1,0 +1,104 @@
+"""One run of a study, in this process or another: from a point and a seed to its figures."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from endpoint_picker.config.registry import Registry
+from model_server_sim.params import EngineParams
+from pool_simulation.figures import Figures, figures
+from pool_simulation.picker_policy import PickerPolicy, PickerSettings
+from pool_simulation.simulation import Simulation
+from pool_simulation.workloads.start import Prepared
+
+#: Virtual seconds between two looks at the servers' load.
+_LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all runs of a study share."""
+
+    workload: Prepared
+    engine: EngineParams
+    ports: int = 1
+    """Engines in a replica."""
+    priorities: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What is simulated under each seed."""
+
+    config: str
+    """Text of an EndpointPickerConfig; "" for the default."""
+    replicas: int
+    scale: float = 1.0
+    """Multiplies the workload's rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the servers showed on average over the window and the replicas."""
+
+    in_flight: float
+    """Requests in one replica, running and waiting."""
+    waiting: float
+    """Requests that wait in one replica."""
+    kv_cache: float
+    """Share of KV-cache blocks in use, in [0, 1]."""
+    requests_per_s: float
+    """Arrivals for each replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of one run."""
+
+    figures: Figures
+    load: Load
+
+
+@cache
+def _registry() -> Registry:
+    return Registry.installed()
+
+
+def run(setup: Setup, point: Point, seed: int) -> Outcome:
+    """Simulate once. Equal arguments give an equal outcome.
+
+    Raises ValueError for a configuration that the picker refuses, and for a request that no server can hold.
+    """
+    prepared = setup.workload
+    engines = point.replicas * setup.ports
+    until = prepared.duration_s
+    if not prepared.spec.duration_s:  # traces run to their end, and the last request comes at it
+        until = math.nextafter(until / point.scale, math.inf)
+    simulation = Simulation(
+        [setup.engine] * engines,
+        prepared.start(seed, scale=point.scale, priorities=setup.priorities),
+        PickerPolicy(PickerSettings(config=point.config), _registry(), str(seed)),
+        duration_s=until,
+        seed=str(seed),
+    )
+    since = min(prepared.spec.warmup_s, until / 2)
+    looks: list[tuple[float, float, float]] = []
+
+    def look() -> None:
+        servers = [server.engine for server in simulation.servers]
+        waiting = sum(engine.waiting for engine in servers)
+        running = sum(engine.running for engine in servers)
+        looks.append((waiting, running, sum(engine.kv_cache_usage for engine in servers)))
+
+    for step in range(1 + int((until - since) / _LOOK_S)):
+        simulation.at(since + step * _LOOK_S, look)
+    found = figures(simulation.run(), engines, since_s=since, until_s=until)
+    waiting, running, kv_cache = (math.fsum(each) / len(looks) for each in zip(*looks, strict=True))
+    load = Load(
+        in_flight=(waiting + running) / point.replicas,
+        waiting=waiting / point.replicas,
+        kv_cache=kv_cache / engines,
+        requests_per_s=found.requests / (until - since) / point.replicas,
+    )
+    return Outcome(found, load)
