@@ -43,6 +43,7 @@ class Picker:
         self.router = build_router(
             config_text=_text(settings.config_file), priorities_text=_text(settings.priorities_file)
         )
+        self.router.scheduler.emit_scores = settings.emit_endpoint_scores
         self.servers = PickerServers(
             settings,
             self.router,

@@ -19,6 +19,7 @@ class Record:
         "first_byte_at",
         "last_byte_at",
         "model",
+        "objective",
         "outcome",
         "priority",
         "request_bytes",
@@ -42,6 +43,7 @@ class Record:
         self.ended_at = 0.0
         self.request_id = ""
         self.model = ""
+        self.objective = ""
         self.priority = 0
         self.outcome: Outcome | None = None
         """None when the stream ended before a decision."""
@@ -58,6 +60,13 @@ class Record:
         self.response_chunks = 0
         """Pieces of the response body that were not empty."""
         self.usage: Usage | None = None
+
+    @property
+    def status(self) -> int:
+        """Return the status that the client got: a refusal's own, else the server's; 0 before either."""
+        if self.outcome is None or self.outcome is Outcome.PICKED:
+            return self.response_status
+        return self.outcome.http_status
 
 
 class Observer(Protocol):

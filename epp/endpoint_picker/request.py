@@ -4,13 +4,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+Timed = tuple[str, float, float]
+"""Name, begin and end of a piece of work on a request, in seconds of the pool's clock."""
+
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class InferenceRequest:
     """One request, as plugins see it."""
 
-    __slots__ = ("body_bytes", "headers", "model", "objective", "priority", "prompt", "request_id", "stream")
+    __slots__ = (
+        "body_bytes",
+        "headers",
+        "model",
+        "objective",
+        "priority",
+        "prompt",
+        "request_id",
+        "stream",
+        "timed",
+    )
 
     def __init__(
         self,
@@ -36,3 +49,5 @@ class InferenceRequest:
         self.body_bytes = body_bytes
         self.headers = headers
         """Request headers by lower-case name, for plugins that read them; may be left empty."""
+        self.timed: list[Timed] | None = None
+        """Where plugins add what becomes a span of the decision (a queue, a prediction); None: not traced."""

@@ -20,10 +20,13 @@ from endpoint_picker.decision import Router
 from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.route import process_route
 from endpoint_picker.health import Health
+from endpoint_picker.observability.access_log import AccessLog, write_line
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.handshakes import HandshakeFailures
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
+from endpoint_picker.observability.tracing import Tracing, TracingSettings, start_tracing
+from endpoint_picker.record import Observer
 from endpoint_picker.settings import Settings
 from endpoint_picker.tls import follow, mounted_pair
 from endpoint_picker.transport import LIMITS
@@ -97,7 +100,16 @@ class PickerServers:
         self._endpoint_health = endpoint_health
         self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
-        self._grpc.add(PROCESS_METHOD, process_route(pool, self.budget, self.metrics, time.monotonic))
+        self.tracing = _tracing(settings)
+        observer: Observer = self.metrics
+        if settings.access_log:
+            observer = AccessLog(observer, write_line, time.time)
+        self._grpc.add(
+            PROCESS_METHOD,
+            process_route(
+                pool, self.budget, observer, time.monotonic, self.tracing.begin if self.tracing else None
+            ),
+        )
         for path, factory in eds_routes(self.feed).items():
             self._grpc.add(path, factory)
         self._health_port = Server()
@@ -158,6 +170,8 @@ class PickerServers:
         await self._grpc.close()
         await self._health_port.close()
         await self._http.stop()
+        if self.tracing is not None:
+            await self.tracing.flush()
 
     def _tls(self) -> ssl.SSLContext:
         if self._pair is None:
@@ -192,3 +206,15 @@ class PickerServers:
             "failedHandshakes": self.handshakes.recent(),
             "router": self._pool.state(),
         }
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    if not settings.tracing_endpoint:
+        return None
+    wanted = TracingSettings(
+        endpoint=settings.tracing_endpoint,
+        sampling_percent=settings.tracing_sampling_percent,
+        service_name=settings.tracing_service_name,
+        pool=f"{settings.pool_namespace}/{settings.pool_name}",
+    )
+    return start_tracing(wanted, time.monotonic, time.time_ns)

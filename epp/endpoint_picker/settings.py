@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from cluster_client.durations import parse_duration
 from endpoint_picker.observability.logs import LEVELS
@@ -59,6 +60,16 @@ class Settings:
     """Request bodies held at a time over all streams, bytes; beyond it requests are answered 503."""
     log_level: str
     """One of `LEVELS`."""
+    access_log: bool
+    """A JSON line on standard output for each request."""
+    emit_endpoint_scores: bool
+    """The candidates' scores in the dynamic metadata of each pick."""
+    tracing_endpoint: str
+    """URL of an OpenTelemetry collector (OTLP over HTTP); "" turns tracing off."""
+    tracing_sampling_percent: int
+    """Share of the requests that begin a trace here, 0 to 100; others follow their parent's decision."""
+    tracing_service_name: str
+    """service.name of the spans; env OTEL_SERVICE_NAME."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
@@ -90,6 +101,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         max_request_bytes=args.max_request_bytes,
         max_buffered_bytes=args.max_buffered_bytes,
         log_level=args.log_level,
+        access_log=args.access_log,
+        emit_endpoint_scores=args.emit_endpoint_scores,
+        tracing_endpoint=args.tracing_endpoint or "",
+        tracing_sampling_percent=args.tracing_sampling_percent,
+        tracing_service_name=environment.get("OTEL_SERVICE_NAME") or "headroom-epp",
     )
 
 
@@ -149,7 +165,31 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="bodies held at once (default 1Gi)",
     )
     add("--log-level", choices=LEVELS, default="info", help="default info")
+    add("--access-log", action="store_true", help="a JSON line on standard output for each request")
+    add("--emit-endpoint-scores", action="store_true", help="scores in the dynamic metadata of each pick")
+    add("--tracing-endpoint", type=_url, help="URL of an OTLP/HTTP collector; default: no traces")
+    add(
+        "--tracing-sampling-percent",
+        type=_percent,
+        default=10,
+        help="share of the traces begun here that is kept (default 10)",
+    )
     return parser
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        message = f"{text!r} is no URL of a collector; write http://HOST:4318"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def _percent(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:4]) > 100:
+        message = f"{text!r} is no percentage; use 0 to 100"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -32,9 +32,18 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def configuration(
-    port: int, picker: str, *, tls: bool, subset: list[str] | None = None, admin_port: int
+    port: int,
+    picker: str,
+    *,
+    tls: bool,
+    subset: list[str] | None = None,
+    collector: str = "",
+    admin_port: int,
 ) -> dict[str, Any]:
-    """Return the bootstrap: ext-proc full duplex to the picker, endpoints over EDS from it."""
+    """Return the bootstrap: ext-proc full duplex to the picker, endpoints over EDS from it.
+
+    With `collector` ("host:port") Envoy traces every request, and exports each span at once.
+    """
     filters: list[dict[str, Any]] = [
         {
             "name": "endpoint_picker",
@@ -75,17 +84,42 @@ def configuration(
             ]
         },
         "http_filters": filters,
+        **({"tracing": _tracing(collector)} if collector else {}),
     }
     listener = {
         "name": "pool",
         "address": _address("127.0.0.1", port),
         "filter_chains": [{"filters": [{"name": "http_connection_manager", "typed_config": manager}]}],
     }
+    clusters = [_pool(), _picker(picker, tls=tls), *([_static("collector", collector)] if collector else [])]
+    spans_at_once = {"name": "spans", "static_layer": {"tracing.opentelemetry.min_flush_spans": 1}}
     return {
         "node": {"id": "pool-proxy", "cluster": "pool-proxy"},
         "admin": {"address": _address("127.0.0.1", admin_port)},
-        "static_resources": {"listeners": [listener], "clusters": [_pool(), _picker(picker, tls=tls)]},
+        "layered_runtime": {"layers": [spans_at_once]},
+        "static_resources": {"listeners": [listener], "clusters": clusters},
     }
+
+
+def _tracing(collector: str) -> dict[str, Any]:
+    uri = {"uri": f"http://{collector}/v1/traces", "cluster": "collector", "timeout": "5s"}
+    provider = {
+        "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+        "http_service": {"http_uri": uri},
+        "service_name": "gateway",
+    }
+    return {
+        "provider": {"name": "envoy.tracers.opentelemetry", "typed_config": provider},
+        "random_sampling": {"value": 100.0},
+        "spawn_upstream_span": True,
+    }
+
+
+def _static(name: str, address: str) -> dict[str, Any]:
+    host, _, port = address.rpartition(":")
+    endpoint = {"endpoint": {"address": _address(host, int(port))}}
+    assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]}
+    return {"name": name, "type": "STATIC", "connect_timeout": "2s", "load_assignment": assignment}
 
 
 def _address(host: str, port: int) -> dict[str, Any]:
@@ -181,11 +215,16 @@ def _picker(address: str, *, tls: bool) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(
-    picker: str, log: Path, *, tls: bool = False, subset: list[str] | None = None
+    picker: str,
+    log: Path,
+    *,
+    tls: bool = False,
+    subset: list[str] | None = None,
+    collector: str = "",
 ) -> AsyncIterator[str]:
     """Run Envoy and yield its base URL once it takes connections."""
     port, admin = free_port(), free_port()
-    config = configuration(port, picker, tls=tls, subset=subset, admin_port=admin)
+    config = configuration(port, picker, tls=tls, subset=subset, collector=collector, admin_port=admin)
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             str(binary()),

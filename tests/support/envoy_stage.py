@@ -41,25 +41,41 @@ class Stage:
         self.client = aiohttp.ClientSession()
 
     async def start(
-        self, *flags: str, servers: int = 2, tls: bool = False, subset: slice | None = None
+        self,
+        *flags: str,
+        servers: int = 2,
+        tls: bool = False,
+        subset: slice | None = None,
+        collector: str = "",
     ) -> None:
+        """Start all with these flags of the picker. `collector`: where Envoy sends its own spans."""
         self._stack.push_async_callback(self.client.close)
         for _ in range(servers):
             self.servers.append(await self._stack.enter_async_context(echo_server.running()))
         given = ["--pool-name", "p", "--bind-address", "127.0.0.1", f"--secure-serving={str(tls).lower()}"]
         ports = ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
-        self.picker = PickerServers(parse([*given, *ports, *flags]), self.router, lambda: PoolFigures(0))
+        settings = parse([*given, *ports, *flags])
+        self.router.scheduler.emit_scores = settings.emit_endpoint_scores
+        self.picker = PickerServers(settings, self.router, lambda: PoolFigures(0))
         await self.picker.start()
         self._stack.push_async_callback(self.picker.stop)
         self.offer(*self.servers)
         self.picker.pool_synced()
         await self.picker.serve()
         hint = None if subset is None else [each.address for each in self.servers[subset]]
-        proxy = envoy_proxy.running(f"127.0.0.1:{self.picker.grpc_port}", self._log, tls=tls, subset=hint)
+        proxy = envoy_proxy.running(
+            f"127.0.0.1:{self.picker.grpc_port}", self._log, tls=tls, subset=hint, collector=collector
+        )
         self.url = await self._stack.enter_async_context(proxy)
 
     def offer(self, *servers: EchoServer) -> None:
         self.router.replace_endpoints([endpoint(each.address) for each in servers])
+
+    async def flush_traces(self) -> None:
+        """Export the picker's spans now."""
+        tracing = self.picker.tracing
+        assert tracing is not None
+        await tracing.flush()
 
     async def settled(self) -> None:
         """Wait until no reservation and no body is held."""

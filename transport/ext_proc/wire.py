@@ -139,6 +139,15 @@ def dynamic_metadata(namespace: str, key: str, value: bytes) -> bytes:
     return _field(0x42, _entry(namespace, _field(0x2A, _entry(key, _field(0x1A, value)))))
 
 
+def dynamic_metadata_with_numbers(
+    namespace: str, key: str, value: bytes, numbers_key: str, numbers: Iterable[tuple[str, float]]
+) -> bytes:
+    """Encode dynamic metadata of one namespace: a string under one key, named numbers under another."""
+    inner = b"".join([_entry(name, b"\x11" + _DOUBLE.pack(number)) for name, number in numbers])
+    struct = _entry(key, _field(0x1A, value)) + _entry(numbers_key, _field(0x2A, inner))
+    return _field(0x42, _entry(namespace, _field(0x2A, struct)))
+
+
 def dynamic_numbers(numbers: Iterable[tuple[str, str, float]]) -> bytes:
     """Encode dynamic metadata that holds the numbers, each given as (namespace, key, number)."""
     spaces: dict[str, bytes] = {}

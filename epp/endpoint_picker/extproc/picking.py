@@ -56,6 +56,7 @@ class Picking:
         self._headers = headers = RequestHeaders(message.request_headers)
         self._subset = subset_hint(message)
         self.record.request_id = headers.request_id
+        self.record.objective = headers.objective
 
     def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | Waiting:
         """Read the body and decide; `RequestHeaders.call_for_json` says whether the body must be JSON."""
@@ -113,7 +114,7 @@ class Picking:
         record.outcome = Outcome.PICKED
         record.decided_at = now
         self._observer.decided(record, took)
-        return steer(decision.destination, headers.remove, decision.headers)
+        return steer(decision.destination, headers.remove, decision.headers, decision.scores)
 
     def _refuse_unrouted(self, outcome: Outcome, message: str, now: float) -> Reply:
         headers = self._headers

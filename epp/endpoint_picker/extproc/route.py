@@ -6,6 +6,7 @@ from typing import Any
 
 from endpoint_picker.decision import Router
 from endpoint_picker.extproc.picking import Picking
+from endpoint_picker.extproc.traced import Asks, Begin, TracedHandler, TracedPicking
 from endpoint_picker.faults import FaultLog
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.transport import HandlerFactory, Stream
@@ -18,9 +19,16 @@ _log = logging.getLogger(__name__)
 
 
 def process_route(
-    router: Router, budget: BodyBudget, observer: Observer, clock: Callable[[], float]
+    router: Router,
+    budget: BodyBudget,
+    observer: Observer,
+    clock: Callable[[], float],
+    begin_trace: Begin | None = None,
 ) -> HandlerFactory:
-    """Return the factory of Process handlers. `clock` is monotonic, in seconds."""
+    """Return the factory of Process handlers. `clock` is monotonic, in seconds.
+
+    With `begin_trace` exchanges are traced; without it they run none of the code that traces.
+    """
     faults = FaultLog(_log, "exchange failed")
     if _log.isEnabledFor(logging.DEBUG):
         observer = _LoggingObserver(observer)
@@ -34,7 +42,15 @@ def process_route(
             stream, Exchange(Picking(router, observer, clock(), clock), budget), clock, note_fault
         )
 
-    return handler
+    if begin_trace is None:
+        return handler
+    asks, begin = Asks(router), begin_trace
+
+    def traced(stream: Stream) -> TracedHandler:
+        picking = TracedPicking(asks, observer, clock(), clock, begin)
+        return TracedHandler(stream, Exchange(picking, budget), clock, note_fault)
+
+    return traced
 
 
 class _LoggingObserver:

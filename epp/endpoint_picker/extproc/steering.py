@@ -14,6 +14,9 @@ from inference_api.names import (
     SUBSET_NAMESPACE,
 )
 
+#: Key beside DESTINATION_KEY of the scores, a struct of "ip:port" to number.
+SCORES_KEY: Final = f"{DESTINATION_KEY}-scores"
+
 #: Destinations below this length, in bytes, get an entry in `_AROUND`, which bounds it. Ten IPv6 ones fit.
 _MEMO_BELOW: Final = 512
 #: By length: the header entry before and after the destination, and the metadata before it.
@@ -39,8 +42,15 @@ def served_endpoint(message: ProcessingRequest) -> str:
     return "" if value is None else str(value.string_value)
 
 
-def steer(destination: str, remove: list[str], add: Sequence[tuple[str, str]] = ()) -> Forward:
+def steer(
+    destination: str,
+    remove: list[str],
+    add: Sequence[tuple[str, str]] = (),
+    scores: Sequence[tuple[str, float]] = (),
+) -> Forward:
     """Return the answer that names a destination, as header and as metadata, and removes and sets headers.
+
+    `scores` are ("ip:port", score) of endpoints, for the metadata.
 
     The bytes around a destination depend on its length only and are cached by it. A cache by destination
     would miss: a pool of 32 endpoints has 29,760 destinations of three.
@@ -52,6 +62,11 @@ def steer(destination: str, remove: list[str], add: Sequence[tuple[str, str]] = 
         mutation += wire.set_header(name, text.encode())
     for name in remove:
         mutation += wire.remove_header(name)
+    if scores:
+        return Forward(
+            mutation,
+            wire.dynamic_metadata_with_numbers(LB_NAMESPACE, DESTINATION_KEY, value, SCORES_KEY, scores),
+        )
     return Forward(mutation, metadata + value)
 
 

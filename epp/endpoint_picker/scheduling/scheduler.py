@@ -93,6 +93,7 @@ class Scheduler:
         "_on_fault",
         "_rng",
         "_scheduling",
+        "emit_scores",
         "matched_blocks",
         "picked",
         "pool",
@@ -118,6 +119,8 @@ class Scheduler:
         self.priorities: Mapping[str, int] = {}
         """Objective name to priority."""
         self.recorder = recorder
+        self.emit_scores = False
+        """Whether decisions have the scores of their candidates, for the proxy's metadata."""
         self.picked = 0
         self.refused_no_endpoints = 0
         self.refused_saturated = 0
@@ -183,6 +186,8 @@ class Scheduler:
             self.recorder.refused(request, rows, (candidates,), scheduling, _NO_ENDPOINTS)
             return _NO_ENDPOINTS
         decision = self._decision(request, chosen)
+        if self.emit_scores:
+            decision.scores = self._scores(chosen[0], scheduling)
         self.recorder.picked(request, rows, chosen, scheduling, decision)
         reservations = decision.reservations
         for hook in scheduling.decided:
@@ -309,6 +314,17 @@ class Scheduler:
             self.prompt_blocks += blocks
             self.matched_blocks += matched
         return decision
+
+    def _scores(self, chosen: Candidates, scheduling: Scheduling) -> Sequence[tuple[str, float]]:
+        """Return ("ip:port", sum of the weighted scores) of each candidate that was scored."""
+        profile = next(each for each in scheduling.profiles if each.name == chosen.profile)
+        total = np.zeros(chosen.rows.size)
+        for scores, scorer in zip(chosen.scores, profile.scorers, strict=True):
+            total += scores * scorer.weight
+        hostports = self.pool.table.hostports
+        return [
+            (hostports[row], score) for row, score in zip(chosen.rows.tolist(), total.tolist(), strict=True)
+        ]
 
     def _reservation(self, chosen: Candidates, tokens: int) -> Reservation:
         row = int(chosen.rows[chosen.order[0]])

@@ -54,6 +54,8 @@ def test_a_file_of_endpoints_needs_no_pool() -> None:
         (["--pool-name", "p", "--bind-address", "host"], "no IP address"),
         (["--pool-name", "p", "--log-level", "loud"], "log-level"),
         (["--pool-name", "p", "--max-request-bytes", "0"], "bytes"),
+        (["--pool-name", "p", "--tracing-endpoint", "collector:4318"], "write http://HOST:4318"),
+        (["--pool-name", "p", "--tracing-sampling-percent", "101"], "use 0 to 100"),
         (["--pool-name", "p", "--unknown"], "--unknown"),
     ],
 )

@@ -261,4 +261,4 @@ async def test_it_loads_no_grpc_library_and_no_http_framework_that_it_does_not_u
     output, _ = await process.communicate()
     loaded = {name.partition(".")[0] for name in output.decode().split()}
     assert "lean_grpc" in loaded
-    assert not loaded & {"grpc", "grpc_health", "h2", "kopf", "kubernetes"}
+    assert not loaded & {"grpc", "grpc_health", "h2", "kopf", "kubernetes", "opentelemetry", "requests"}

@@ -22,3 +22,12 @@ def test_a_destination_of_any_length_reads_back(
     assert found.get("content-length") == (None if length is None else str(length))
     assert list(mutation.remove_headers) == remove
     assert message.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"] == destination
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=30), st.floats(0, 100), min_size=1, max_size=20))
+def test_scores_read_back_beside_the_destination(scores: dict[str, float]) -> None:
+    answer = steer("10.0.0.1:8000", [], scores=list(scores.items()))
+    (message,) = support.read([wire.headers_reply(answer.mutation, answer.metadata, None)])
+    found = message.dynamic_metadata["envoy.lb"]
+    assert found["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
+    assert dict(found["x-gateway-destination-endpoint-scores"]) == scores

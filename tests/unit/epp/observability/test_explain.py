@@ -135,6 +135,16 @@ def test_a_decision_is_explained_by_the_state_at_its_time() -> None:
     assert [each["waiting"] for each in third["endpoints"]] == [7.0, 7.0, 7.0]
 
 
+def test_the_proxys_scores_are_the_totals_of_the_explanation() -> None:
+    router = router_of(0, 4, 9)
+    assert ask(router, "without").scores == ()
+    router.scheduler.emit_scores = True
+    scores = dict(ask(router, "with").scores)
+    (profile,) = explained(router, request_id="with")[0]["profiles"]
+    assert scores == {each["endpoint"]: each["total"] for each in profile["scored"]}
+    assert scores.keys() == {"10.0.0.0:8000", "10.0.0.1:8000"}
+
+
 def test_refusals_say_why() -> None:
     router = router_of(9, 9)
     ask(router, "filtered")
