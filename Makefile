@@ -20,7 +20,7 @@ apt_install = missing=""; for each in $(1); do command -v $$each >/dev/null || m
 	  echo "== installing$$missing" >&2 && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null 2>&1; }
 
-.PHONY: help setup tools control-plane helm chart check static fmt plugin-page test unit fuzz interop-tools demo demo-down crds lock images test-images clean
+.PHONY: help setup tools control-plane helm chart check static fmt metrics-page plugin-page test unit fuzz interop-tools demo demo-down crds lock images test-images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ static: setup
 	@$(BIN)/python -m inference_api.crd --check || { echo "make crds writes the CRDs"; exit 1; }
 	@$(BIN)/python charts/generate.py --check
 	@$(BIN)/python docs/plugin_page.py --check
+	@$(BIN)/python docs/metrics_page.py --check
+
+metrics-page: setup ## Write docs/metrics.md from the table of the picker's metrics
+	@$(BIN)/python docs/metrics_page.py
 
 plugin-page: setup ## Write docs/plugins.md from the plugin classes
 	@$(BIN)/python docs/plugin_page.py

@@ -88,11 +88,12 @@ class PickerServers:
         self._pool = pool
         self.health = Health()
         self.metrics = PickerMetrics()
+        self.metrics.deprecated = settings.deprecated_metrics
         self.budget = BodyBudget(settings.max_request_bytes, settings.max_buffered_bytes)
         self.feed = EndpointFeed(epoch=f"{time.time_ns():x}")
         registry = CollectorRegistry()
         self.metrics.read_pool(settings.pool_name, figures)
-        self.metrics.read("held_body_bytes", "Request bodies held.", lambda: self.budget.held_bytes)
+        self.metrics.read("held_body_bytes", lambda: self.budget.held_bytes)
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)

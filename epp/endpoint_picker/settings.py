@@ -60,6 +60,8 @@ class Settings:
     """Request bodies held at a time over all streams, bytes; beyond it requests are answered 503."""
     log_level: str
     """One of `LEVELS`."""
+    deprecated_metrics: bool
+    """The metrics that have a deprecated name are shown under it as well."""
     access_log: bool
     """A JSON line on standard output for each request."""
     emit_endpoint_scores: bool
@@ -101,6 +103,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         max_request_bytes=args.max_request_bytes,
         max_buffered_bytes=args.max_buffered_bytes,
         log_level=args.log_level,
+        deprecated_metrics=args.deprecated_metrics,
         access_log=args.access_log,
         emit_endpoint_scores=args.emit_endpoint_scores,
         tracing_endpoint=args.tracing_endpoint or "",
@@ -165,6 +168,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="bodies held at once (default 1Gi)",
     )
     add("--log-level", choices=LEVELS, default="info", help="default info")
+    add(
+        "--deprecated-metrics",
+        type=_boolean,
+        default=True,
+        help="show metrics under their deprecated names as well (default true)",
+    )
     add("--access-log", action="store_true", help="a JSON line on standard output for each request")
     add("--emit-endpoint-scores", action="store_true", help="scores in the dynamic metadata of each pick")
     add("--tracing-endpoint", type=_url, help="URL of an OTLP/HTTP collector; default: no traces")

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from endpoint_picker.observability.metric_table import FAMILIES, PREFIX, Kind
 from endpoint_picker.observability.series import (
     Buckets,
     Count,
@@ -15,12 +17,12 @@ from endpoint_picker.observability.series import (
     Histogram,
     Labels,
     Reading,
+    renamed,
 )
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from ext_proc.processor import Ending
 
-PREFIX: Final = "llm_d_epp_"
 #: Model names kept apart at a time. A name that has had a 2xx answer stays for the life of the process; the
 #: oldest of the others makes room for a new one. A name that finds no room is counted as "other".
 MAX_MODELS: Final = 1000
@@ -32,25 +34,7 @@ OTHER: Final = "other"
 #: Unproven names tried when one has to make room; a name with requests at servers stays.
 _TRIES: Final = 8
 
-_MODEL: Final[Labels] = ("model_name", "target_model_name", "fairness_id", "priority")
 _FAIRNESS: Final = "default-flow"
-
-_LATENCY: Final = (
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
-    180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
-)  # fmt: skip
-_TTFT: Final = tuple(bound for bound in _LATENCY if bound <= 120)
-_TPOT: Final = (
-    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8,
-    1, 2,
-)  # fmt: skip
-_GAP: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
-_FAST: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-_REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
-_RESPONSE_BYTES: Final = (1, *(2**power for power in range(3, 15)), 32778, 65536)
-_TOKENS: Final = (1, *(2**power for power in range(3, 15)), 32778, *(2**power for power in range(16, 21)))
-_OUTPUT_TOKENS: Final = (1, *(2**power for power in range(3, 14)))
-
 
 _MODEL_SERVER: Final = "ModelServerError"
 _UNKNOWN: Final = "Unknown"
@@ -65,13 +49,16 @@ class PoolFigures:
     average_queue_size: float = 0.0
     average_running_requests: float = 0.0
     average_kv_cache_utilisation: float = 0.0
+    std_dev_queue_size: float = 0.0
+    std_dev_running_requests: float = 0.0
+    std_dev_kv_cache_utilisation: float = 0.0
 
 
 class _Timings:
     """The histograms of one (model, priority)."""
 
     __slots__ = (
-        "cached_tokens", "duration", "gap", "input_tokens", "output_tokens", "request_bytes",
+        "cached_tokens", "duration", "gap", "input_tokens", "ntpot", "output_tokens", "request_bytes",
         "response_bytes", "tpot", "ttft",
     )  # fmt: skip
 
@@ -86,6 +73,7 @@ class _Timings:
             streaming: metrics.ttft.labels(*labels, "true" if streaming else "false")
             for streaming in (True, False)
         }
+        self.ntpot = metrics.ntpot.labels(*labels)
         self.tpot = metrics.tpot.labels(*labels)
         self.gap = metrics.gaps.labels(*labels)
 
@@ -94,7 +82,7 @@ class _Timings:
         """Remove the histograms from the page."""
         for family in (
             metrics.request_duration, metrics.request_bytes, metrics.response_bytes, metrics.input_tokens,
-            metrics.output_tokens, metrics.cached_tokens, metrics.tpot, metrics.gaps,
+            metrics.output_tokens, metrics.cached_tokens, metrics.ntpot, metrics.tpot, metrics.gaps,
         ):  # fmt: skip
             family.drop(*labels)
         for streaming in ("true", "false"):
@@ -150,52 +138,36 @@ class PickerMetrics:
         self._cache: dict[tuple[str, int], _Series] = {}
         self._elsewhere_counted: dict[Record, _Series] = {}
         """Exchanges under way that are counted in another series: their end must be counted there, too."""
-        self.streams = Counts(PREFIX + "extproc_streams_inflight", "Open ext-proc streams.", gauge=True)
-        self.request_total = Counts(PREFIX + "request_total", "Requests that were routed or refused.", _MODEL)
-        self.request_errors = Counts(
-            PREFIX + "request_error_total", "Requests that failed, by code.", (*_MODEL, "error_code")
-        )
-        self.request_running = Counts(
-            PREFIX + "request_running", "Requests at model servers.", _MODEL, gauge=True
-        )
-        self.request_duration = self._seconds("request_duration", "From headers to the end.", _LATENCY)
-        self.tpot = self._seconds("request_streaming_tpot", "Time per output token after the first.", _TPOT)
-        self.gaps = self._seconds("request_streaming_itl", "Between pieces of a streamed response.", _GAP)
-        self.ttft = Histogram(
-            PREFIX + "request_ttft_seconds", "To the first byte of the body.", (*_MODEL, "streaming"), _TTFT
-        )
-        self.request_bytes = self._sized("request_size_bytes", "Size of request bodies.", _REQUEST_BYTES)
-        self.response_bytes = self._sized("response_size_bytes", "Size of response bodies.", _RESPONSE_BYTES)
-        self.input_tokens = self._sized("request_input_tokens", "Prompt tokens as reported.", _TOKENS)
-        self.output_tokens = self._sized(
-            "request_output_tokens", "Generated tokens as reported.", _OUTPUT_TOKENS
-        )
-        self.cached_tokens = self._sized(
-            "request_cached_tokens", "Prompt tokens found in the cache, as reported.", _TOKENS
-        )
-        self.outcomes = Counts(PREFIX + "decisions_total", "Decisions, by outcome.", ("outcome",))
-        self.endings = Counts(PREFIX + "exchanges_total", "Exchanges over, by how they ended.", ("ending",))
-        self.failed_handshakes = Counts(
-            PREFIX + "failed_handshakes_total", "TLS handshakes that failed, by kind.", ("kind",)
-        )
-        self.elsewhere = Counts(
-            PREFIX + "served_elsewhere_total", "Responses from another endpoint than the one picked."
-        )
-        self._scheduler = Histogram(
-            PREFIX + "scheduler_e2e_duration_seconds", "Time to decide on a request.", (), _FAST
-        )
+        self.deprecated = True
+        """Whether families are shown under their deprecated names as well."""
+        self.streams = _counts("extproc_streams_inflight")
+        self.request_total = _counts("request_total")
+        self.request_errors = _counts("request_error_total")
+        self.request_running = _counts("request_running")
+        self.request_duration = _histogram("request_duration_seconds")
+        self.ntpot = _histogram("request_ntpot_seconds")
+        self.tpot = _histogram("request_streaming_tpot_seconds")
+        self.gaps = _histogram("request_streaming_itl_seconds")
+        self.ttft = _histogram("request_ttft_seconds")
+        self.request_bytes = _histogram("request_size_bytes")
+        self.response_bytes = _histogram("response_size_bytes")
+        self.input_tokens = _histogram("request_input_tokens")
+        self.output_tokens = _histogram("request_output_tokens")
+        self.cached_tokens = _histogram("request_cached_tokens")
+        self.outcomes = _counts("decisions_total")
+        self.endings = _counts("exchanges_total")
+        self.failed_handshakes = _counts("failed_handshakes_total")
+        self.elsewhere = _counts("served_elsewhere_total")
+        self._scheduler = _histogram("scheduler_e2e_duration_seconds")
         self._scheduling = self._scheduler.labels()
+        self._request_processing = _histogram("request_processing_duration_seconds")
+        self._processing = self._request_processing.labels()
         self._streams = self.streams.labels()
         self._outcome = {outcome: self.outcomes.labels(outcome.value) for outcome in Outcome}
         self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
         self._elsewhere = self.elsewhere.labels()
-        self._readings: list[Reading] = []
-
-    def _seconds(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        return Histogram(f"{PREFIX}{name}_seconds", help_text, _MODEL, bounds)
-
-    def _sized(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        return Histogram(PREFIX + name, help_text, _MODEL, bounds)
+        self._readings: dict[str, Reading] = {}
+        self.read("info", lambda: 1.0, ("", version("headroom-operator")))
 
     # The Observer protocol.
 
@@ -208,6 +180,7 @@ class PickerMetrics:
         outcome = record.outcome
         assert outcome is not None  # noqa: S101 - a decision has an outcome
         self._outcome[outcome].value += 1
+        self._processing.observe(record.decided_at - record.started_at)
         if seconds:
             self._scheduling.observe(seconds)
         if outcome is Outcome.PICKED:
@@ -253,6 +226,8 @@ class PickerMetrics:
         series.input_tokens.observe(usage.input_tokens)
         series.output_tokens.observe(usage.output_tokens)
         series.cached_tokens.observe(usage.cached_tokens)
+        if usage.output_tokens:
+            series.ntpot.observe((record.ended_at - record.started_at) / usage.output_tokens)
         if record.streaming and usage.output_tokens > 1:
             spent = record.last_byte_at - record.first_byte_at
             series.tpot.observe(spent / (usage.output_tokens - 1))
@@ -321,46 +296,72 @@ class PickerMetrics:
     def read_pool(self, name: str, figures: Callable[[], PoolFigures]) -> None:
         """Add the gauges of a pool; `figures` is called on every collection."""
 
-        def gauge(metric: str, help_text: str, value: Callable[[PoolFigures], float]) -> None:
-            reading = Reading(PREFIX + metric, help_text, ("name",), lambda: [((name,), value(figures()))])
-            self._readings.append(reading)
+        def gauge(metric: str, value: Callable[[PoolFigures], float]) -> None:
+            self.read(metric, lambda: value(figures()), (name,))
 
-        gauge("ready_endpoints", "Endpoints that may be picked.", lambda pool: pool.ready_endpoints)
-        gauge("average_queue_size", "Waiting requests an endpoint.", lambda pool: pool.average_queue_size)
-        gauge(
-            "average_running_requests",
-            "Running requests an endpoint.",
-            lambda pool: pool.average_running_requests,
-        )
-        gauge(
-            "average_kv_cache_utilization",
-            "KV-cache utilisation, 0 to 1.",
-            lambda pool: pool.average_kv_cache_utilisation,
-        )
+        gauge("ready_endpoints", lambda pool: pool.ready_endpoints)
+        gauge("average_queue_size", lambda pool: pool.average_queue_size)
+        gauge("average_running_requests", lambda pool: pool.average_running_requests)
+        gauge("average_kv_cache_utilization", lambda pool: pool.average_kv_cache_utilisation)
+        gauge("std_dev_queue_size", lambda pool: pool.std_dev_queue_size)
+        gauge("std_dev_running_requests", lambda pool: pool.std_dev_running_requests)
+        gauge("std_dev_kv_cache_utilization", lambda pool: pool.std_dev_kv_cache_utilisation)
 
-    def read(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Add one gauge without labels; `value` is called on every collection."""
-        self._readings.append(Reading(PREFIX + name, help_text, (), lambda: [((), value())]))
+    def read(self, name: str, value: Callable[[], float], labels: Labels = ()) -> None:
+        """Add a family with one series; `value` is called on every collection."""
+        self.read_each(name, lambda: [(labels, value())])
 
-    def read_each(
-        self, name: str, help_text: str, labels: Labels, read: Callable[[], Iterable[tuple[Labels, float]]]
-    ) -> None:
-        """Add a gauge with labels; `read` returns its (label values, value) pairs on every collection."""
-        self._readings.append(Reading(PREFIX + name, help_text, labels, read))
+    def read_each(self, name: str, read: Callable[[], Iterable[tuple[Labels, float]]]) -> None:
+        """Add a family; `read` returns its (label values, value) pairs on every collection."""
+        family = FAMILIES[name]
+        gauge = family.kind is Kind.GAUGE
+        self._readings[name] = Reading(family.full_name, family.help, family.labels, read, gauge=gauge)
 
     def collect(self) -> Iterable[Metric]:
         """Return all families; prometheus_client calls this."""
-        families: tuple[Counts | Histogram | Reading, ...] = (
-            self.streams, self.request_total, self.request_errors, self.request_running,
-            self.request_duration, self.ttft, self.tpot, self.gaps, self.request_bytes, self.response_bytes,
-            self.input_tokens, self.output_tokens, self.cached_tokens, self.outcomes, self.endings,
-            self.elsewhere, self.failed_handshakes, self._scheduler, *self._readings,
-        )  # fmt: skip
-        return [family.collect() for family in families]
+        shown: dict[str, Counts | Histogram | Reading] = {
+            "extproc_streams_inflight": self.streams,
+            "request_total": self.request_total,
+            "request_error_total": self.request_errors,
+            "request_running": self.request_running,
+            "request_duration_seconds": self.request_duration,
+            "request_ttft_seconds": self.ttft,
+            "request_ntpot_seconds": self.ntpot,
+            "request_streaming_tpot_seconds": self.tpot,
+            "request_streaming_itl_seconds": self.gaps,
+            "request_size_bytes": self.request_bytes,
+            "response_size_bytes": self.response_bytes,
+            "request_input_tokens": self.input_tokens,
+            "request_output_tokens": self.output_tokens,
+            "request_cached_tokens": self.cached_tokens,
+            "request_processing_duration_seconds": self._request_processing,
+            "scheduler_e2e_duration_seconds": self._scheduler,
+            "decisions_total": self.outcomes,
+            "exchanges_total": self.endings,
+            "served_elsewhere_total": self.elsewhere,
+            "failed_handshakes_total": self.failed_handshakes,
+            **self._readings,
+        }
+        for name, series in shown.items():
+            metric, twin = series.collect(), FAMILIES[name].twin
+            yield metric
+            if twin is not None and self.deprecated:
+                text = f"Deprecated name of {PREFIX}{name}."
+                yield renamed(metric, twin.name, dict(twin.labels), text)
 
     def register(self, registry: CollectorRegistry) -> None:
         """Add these metrics to the registry."""
         registry.register(self)
+
+
+def _counts(name: str) -> Counts:
+    family = FAMILIES[name]
+    return Counts(family.full_name, family.help, family.labels, gauge=family.kind is Kind.GAUGE)
+
+
+def _histogram(name: str) -> Histogram:
+    family = FAMILIES[name]
+    return Histogram(family.full_name, family.help, family.labels, family.buckets)
 
 
 def _error_code(record: Record) -> str:

@@ -1,7 +1,7 @@
 """Gauges over the endpoint table, computed on every collection. They change nothing."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
 from endpoint_picker.scheduling.plugin import Pool
 from inference_api.offered import Offered
+
+#: Name and type of the plugin that fills the prefix index.
+_PREFIX_PRODUCER: Final = ("approx-prefix-cache-producer", "approx-prefix-cache-producer")
 
 
 class ScrapeCounts(NamedTuple):
@@ -29,6 +32,9 @@ def pool_figures(table: EndpointTable) -> PoolFigures:
         average_queue_size=_mean(table.waiting[rows]),
         average_running_requests=_mean(table.running[rows]),
         average_kv_cache_utilisation=_mean(table.kv_usage[rows]),
+        std_dev_queue_size=_std_dev(table.waiting[rows]),
+        std_dev_running_requests=_std_dev(table.running[rows]),
+        std_dev_kv_cache_utilisation=_std_dev(table.kv_usage[rows]),
     )
 
 
@@ -41,7 +47,8 @@ def add_pool_gauges(
     def queues() -> Iterator[tuple[Labels, float]]:
         for row in table.ready_rows.tolist():
             if not np.isnan(table.waiting[row]):
-                yield (name, table.hostports[row]), float(table.waiting[row])
+                endpoint = table.endpoints[row]
+                yield (name, "" if endpoint is None else endpoint.name), float(table.waiting[row])
 
     def column(values: NDArray[np.generic]) -> Iterator[tuple[Labels, float]]:
         for row in table.occupied():
@@ -49,39 +56,30 @@ def add_pool_gauges(
             if endpoint is not None:
                 yield (endpoint.name, endpoint.namespace, str(endpoint.port)), float(values[row])
 
-    metrics.read_each(
-        "per_endpoint_queue_size", "Waiting requests.", ("name", "model_server_endpoint"), queues
-    )
+    metrics.read_each("per_endpoint_queue_size", queues)
     metrics.read_each(
         "endpoint_contacts",
-        "Ready endpoints, by how they answer scrapes.",
-        ("name", "port", "contact"),
         lambda: (((name, str(port), contact.label), count) for port, contact, count in count_contacts(table)),
     )
     metrics.read_each(
         "endpoints_missing_signal",
-        "Ready endpoints whose metrics page lacks a configured signal.",
-        ("name", "signal"),
         lambda: (((name, signal.label), count) for signal, count, _total in count_missing(table)),
     )
-    where = ("endpoint_name", "namespace", "port")
-    metrics.read_each(
-        "inflight_requests", "Reserved requests.", where, lambda: column(table.inflight_requests)
-    )
-    metrics.read_each("inflight_tokens", "Reserved tokens.", where, lambda: column(table.inflight_tokens))
-    metrics.read("prefix_indexer_size", "Entries of the prefix index.", lambda: pool.index.entries)
-    metrics.read("datalayer_scrapes", "Metrics pages read.", scraping.scrapes)
-    metrics.read("datalayer_scrape_failures", "Scrapes without a page.", scraping.failures)
-    metrics.read(
-        "config_valid", "1: the configuration offered last is in use.", lambda: not offered().config.error
-    )
-    metrics.read(
-        "priorities_valid",
-        "1: the priorities offered last are in use.",
-        lambda: not offered().priorities.error,
-    )
+    metrics.read_each("inflight_requests", lambda: column(table.inflight_requests))
+    metrics.read_each("inflight_tokens", lambda: column(table.inflight_tokens))
+    metrics.read("prefix_indexer_size", lambda: pool.index.entries, _PREFIX_PRODUCER)
+    metrics.read("datalayer_poll_errors_total", scraping.failures, ("metrics-data-source",))
+    metrics.read("datalayer_scrapes", scraping.scrapes)
+    metrics.read("datalayer_scrape_failures", scraping.failures)
+    metrics.read("config_valid", lambda: not offered().config.error)
+    metrics.read("priorities_valid", lambda: not offered().priorities.error)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else 0.0
+
+
+def _std_dev(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.std()) if known.size else 0.0

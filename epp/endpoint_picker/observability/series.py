@@ -6,7 +6,7 @@ They are collected on the same loop. The caller bounds the label values, and so 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -109,13 +109,20 @@ class Counts:
 
 
 class Reading:
-    """A gauge whose values a function returns on every collection."""
+    """A family whose values a function returns on every collection: a gauge or a counter."""
 
-    __slots__ = ("_help", "_labels", "_name", "_read")
+    __slots__ = ("_family", "_help", "_labels", "_name", "_read")
 
     def __init__(
-        self, name: str, help_text: str, labels: Labels, read: Callable[[], Iterable[tuple[Labels, float]]]
+        self,
+        name: str,
+        help_text: str,
+        labels: Labels,
+        read: Callable[[], Iterable[tuple[Labels, float]]],
+        *,
+        gauge: bool = True,
     ) -> None:
+        self._family: Final = GaugeMetricFamily if gauge else CounterMetricFamily
         self._name = name
         self._help = help_text
         self._labels = labels
@@ -123,7 +130,27 @@ class Reading:
 
     def collect(self) -> Metric:
         """Return the family as Prometheus reads it."""
-        family = GaugeMetricFamily(self._name, self._help, labels=self._labels)
+        family = self._family(self._name, self._help, labels=self._labels)
         for values, value in self._read():
             family.add_metric(values, value)
         return family
+
+
+def renamed(metric: Metric, name: str, labels: Mapping[str, str], help_text: str) -> Metric:
+    """Return the family under another name, with these of its labels, renamed: {label: new name}.
+
+    Series that differ only in other labels are added up.
+    """
+    made = Metric(name.removesuffix("_total") if metric.type == "counter" else name, help_text, metric.type)
+    sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for sample in metric.samples:
+        kept = tuple(
+            (labels.get(label, label), value)
+            for label, value in sample.labels.items()
+            if label in labels or label == "le"
+        )
+        key = (sample.name[len(metric.name) :], kept)
+        sums[key] = sums.get(key, 0.0) + sample.value
+    for (suffix, kept), value in sums.items():
+        made.add_sample(made.name + suffix, dict(kept), value)
+    return made

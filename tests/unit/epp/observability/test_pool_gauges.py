@@ -33,7 +33,7 @@ def test_single_endpoints_and_averages() -> None:
     pool = {"name": "p"}
     assert registry.get_sample_value("llm_d_epp_average_queue_size", pool) == 3.0
     assert registry.get_sample_value("llm_d_epp_ready_endpoints", pool) == 3
-    queue = {"name": "p", "model_server_endpoint": "10.0.0.2:8000"}
+    queue = {"name": "p", "model_server_endpoint": "s2"}
     assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", queue) == 4.0
     held = [
         value("inflight_requests", endpoint_name=f"s{at}", namespace="ns", port="8000") for at in (1, 2, 3)

@@ -1,0 +1,218 @@
+"""Every metric family of the picker: name, labels, buckets, and the deprecated name that dashboards may use.
+
+The one home of metric names; `docs/metrics_page.py` writes docs/metrics.md from it. Names, labels and buckets
+are the ecosystem's, unless `own` is set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+PREFIX: Final = "llm_d_epp_"
+
+_M: Final = ("model_name", "target_model_name", "fairness_id", "priority")
+_LATENCY: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
+    180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
+)  # fmt: skip
+_TTFT: Final = tuple(bound for bound in _LATENCY if bound <= 120)
+_NTPOT: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_TPOT: Final = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8,
+    1, 2,
+)  # fmt: skip
+_GAP: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
+_FAST: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_PROCESSING: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
+# 32778 is the ecosystem's own typing error; with 32768 the buckets of two pickers would not add up.
+_RESPONSE_BYTES: Final = (1, *(2**power for power in range(3, 15)), 32778, 65536)
+_TOKENS: Final = (1, *(2**power for power in range(3, 15)), 32778, *(2**power for power in range(16, 21)))
+_OUTPUT_TOKENS: Final = (1, *(2**power for power in range(3, 14)))
+
+
+class Kind(Enum):
+    """The type that Prometheus reads."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The deprecated name of a family. Its series are sums over the labels that it lacks."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    """(label of the family, its name in the twin)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family."""
+
+    name: str
+    """Without PREFIX; a counter's ends in _total."""
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: Sequence[float] = ()
+    twin: Twin | None = None
+    own: bool = False
+    """No other picker has it."""
+
+    @property
+    def full_name(self) -> str:
+        """Return the name on the page."""
+        return PREFIX + self.name
+
+
+def _same(*labels: str) -> tuple[tuple[str, str], ...]:
+    return tuple((label, label) for label in labels)
+
+
+_OLD_M: Final = _same("model_name", "target_model_name")
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+
+def _of_model(
+    name: str, text: str, buckets: Sequence[float], twin: str, more: tuple[str, ...] = ()
+) -> Family:
+    old = Twin("inference_objective_" + twin, _OLD_M) if twin else None
+    return Family(name, _HISTOGRAM, text, (*_M, *more), buckets, old)
+
+
+def _of_pool(name: str, text: str, twin: str = "") -> Family:
+    return Family(
+        name, _GAUGE, text, ("name",), twin=Twin("inference_pool_" + twin, _same("name")) if twin else None
+    )
+
+
+_ENDPOINT: Final = ("endpoint_name", "namespace", "port")
+
+_ALL: Final = (
+    Family(
+        "request_total",
+        _COUNTER,
+        "Requests that were routed or refused.",
+        _M,
+        twin=Twin("inference_objective_request_total", (*_OLD_M, ("priority", "priority"))),
+    ),
+    Family(
+        "request_error_total",
+        _COUNTER,
+        "Requests that failed, by code.",
+        (*_M, "error_code"),
+        twin=Twin("inference_objective_request_error_total", (*_OLD_M, ("error_code", "error_code"))),
+    ),
+    Family(
+        "request_running",
+        _GAUGE,
+        "Requests at model servers.",
+        _M,
+        twin=Twin("inference_objective_running_requests", _same("model_name")),
+    ),
+    _of_model("request_duration_seconds", "From headers to the end.", _LATENCY, "request_duration_seconds"),
+    _of_model("request_size_bytes", "Size of request bodies.", _REQUEST_BYTES, "request_sizes"),
+    _of_model("response_size_bytes", "Size of response bodies.", _RESPONSE_BYTES, "response_sizes"),
+    _of_model("request_input_tokens", "Prompt tokens as reported.", _TOKENS, "input_tokens"),
+    _of_model("request_output_tokens", "Generated tokens as reported.", _OUTPUT_TOKENS, "output_tokens"),
+    _of_model(
+        "request_cached_tokens",
+        "Prompt tokens found in the cache, as reported.",
+        _TOKENS,
+        "prompt_cached_tokens",
+    ),
+    _of_model(
+        "request_ntpot_seconds",
+        "Duration over output tokens.",
+        _NTPOT,
+        "normalized_time_per_output_token_seconds",
+    ),
+    _of_model("request_ttft_seconds", "To the first byte of the body.", _TTFT, "", ("streaming",)),
+    _of_model("request_streaming_tpot_seconds", "Time per output token after the first.", _TPOT, ""),
+    _of_model("request_streaming_itl_seconds", "Between pieces of a streamed response.", _GAP, ""),
+    Family(
+        "request_processing_duration_seconds",
+        _HISTOGRAM,
+        "From headers to the decision, a wait included.",
+        buckets=_PROCESSING,
+    ),
+    Family(
+        "scheduler_e2e_duration_seconds",
+        _HISTOGRAM,
+        "Time to decide on a request.",
+        buckets=_FAST,
+        twin=Twin("inference_extension_scheduler_e2e_duration_seconds"),
+    ),
+    Family(
+        "info",
+        _GAUGE,
+        "1, with the version of the picker.",
+        ("commit", "build_ref"),
+        twin=Twin("inference_extension_info", _same("commit", "build_ref")),
+    ),
+    _of_pool("ready_endpoints", "Endpoints that may be picked.", "ready_pods"),
+    _of_pool("average_queue_size", "Waiting requests an endpoint.", "average_queue_size"),
+    _of_pool("average_running_requests", "Running requests an endpoint.", "average_running_requests"),
+    _of_pool("average_kv_cache_utilization", "KV-cache utilisation, 0 to 1.", "average_kv_cache_utilization"),
+    _of_pool("std_dev_queue_size", "Standard deviation of waiting requests between endpoints."),
+    _of_pool("std_dev_running_requests", "Standard deviation of running requests between endpoints."),
+    _of_pool("std_dev_kv_cache_utilization", "Standard deviation of KV-cache utilisation between endpoints."),
+    Family(
+        "per_endpoint_queue_size",
+        _GAUGE,
+        "Waiting requests.",
+        ("name", "model_server_endpoint"),
+        twin=Twin(
+            "inference_pool_per_pod_queue_size",
+            (("name", "name"), ("model_server_endpoint", "model_server_pod")),
+        ),
+    ),
+    Family("inflight_requests", _GAUGE, "Reserved requests.", _ENDPOINT),
+    Family("inflight_tokens", _GAUGE, "Reserved tokens.", _ENDPOINT),
+    Family(
+        "prefix_indexer_size",
+        _GAUGE,
+        "Entries of the prefix index.",
+        ("plugin_name", "plugin_type"),
+        twin=Twin("inference_extension_prefix_indexer_size", _same("plugin_name", "plugin_type")),
+    ),
+    Family(
+        "datalayer_poll_errors_total",
+        _COUNTER,
+        "Scrapes without a page.",
+        ("source_type",),
+        twin=Twin("llm_d_inference_scheduler_datalayer_poll_errors_total", _same("source_type")),
+    ),
+    Family("extproc_streams_inflight", _GAUGE, "Open ext-proc streams."),
+    Family("decisions_total", _COUNTER, "Decisions, by outcome.", ("outcome",), own=True),
+    Family("exchanges_total", _COUNTER, "Exchanges over, by how they ended.", ("ending",), own=True),
+    Family("failed_handshakes_total", _COUNTER, "TLS handshakes that failed, by kind.", ("kind",), own=True),
+    Family(
+        "served_elsewhere_total", _COUNTER, "Responses from another endpoint than the one picked.", own=True
+    ),
+    Family(
+        "endpoint_contacts",
+        _GAUGE,
+        "Ready endpoints, by how they answer scrapes.",
+        ("name", "port", "contact"),
+        own=True,
+    ),
+    Family(
+        "endpoints_missing_signal",
+        _GAUGE,
+        "Ready endpoints whose metrics page lacks a configured signal.",
+        ("name", "signal"),
+        own=True,
+    ),
+    Family("datalayer_scrapes", _GAUGE, "Metrics pages read.", own=True),
+    Family("datalayer_scrape_failures", _GAUGE, "Scrapes without a page.", own=True),
+    Family("held_body_bytes", _GAUGE, "Request bodies held.", own=True),
+    Family("config_valid", _GAUGE, "1: the configuration offered last is in use.", own=True),
+    Family("priorities_valid", _GAUGE, "1: the priorities offered last are in use.", own=True),
+)
+
+FAMILIES: Final = {family.name: family for family in _ALL}
