@@ -89,6 +89,19 @@ class ProxySpec(ApiType):
     """Resources of the Envoy container."""
 
 
+_COLLECTOR_URL: Final = r"^https?://(\[[0-9a-fA-F:.]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/\S*)?$"
+
+
+class TracingSpec(ApiType):
+    """Traces of requests, exported to an OpenTelemetry collector."""
+
+    endpoint: Annotated[str, Schema(minLength=1, maxLength=2048, pattern=_COLLECTOR_URL)]
+    """URL of a collector that takes OTLP over HTTP, as in http://otel-collector.monitoring:4318."""
+    sampling_percent: Annotated[int, Schema(format="int32", minimum=0, maximum=100)] = 10
+    """Share of the requests without a traceparent that is traced; 10 when absent. A request with one is
+    traced when its parent is."""
+
+
 class EndpointPickerSpec(ApiType):
     """The user's settings; all are optional."""
 
@@ -113,6 +126,10 @@ class EndpointPickerSpec(ApiType):
     """Body of the EndpointPickerConfig: plugins, profiles, weights. Headroom's default when absent."""
     resources: ResourceRequirements | None = None
     """Resources of the picker container."""
+    access_log: bool = False
+    """True makes the picker write a JSON line on standard output for each request."""
+    tracing: TracingSpec | None = None
+    """Where the picker exports traces; none when absent."""
     proxy: ProxySpec = Field(default_factory=ProxySpec)
     """The standalone proxy; none when absent."""
 

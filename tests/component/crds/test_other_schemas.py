@@ -41,6 +41,8 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
         "image": "registry.example.com/headroom-epp:0.1.0",
         "config": {"plugins": [{"type": "queue-scorer", "parameters": {"any": {"thing": [1, 2.5]}}}]},
         "resources": {"limits": {"cpu": 2, "memory": "1Gi"}, "requests": {"cpu": "500m"}},
+        "accessLog": True,
+        "tracing": {"endpoint": "http://[fd00::1]:4318/base", "samplingPercent": 0},
         "proxy": {"mode": "Deployment", "replicas": 2, "image": "envoy:1", "resources": {}},
     },
     "a request equal to its limit": {
@@ -51,6 +53,13 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
     },
 }
 PICKERS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "tracing without a host": ({"tracing": {"endpoint": "http://:4318"}}, "should match"),
+    "tracing over gRPC": ({"tracing": {"endpoint": "collector:4317"}}, "should match"),
+    "tracing without an endpoint": ({"tracing": {"samplingPercent": 5}}, "spec.tracing.endpoint: Required"),
+    "tracing of more than all": (
+        {"tracing": {"endpoint": "http://collector:4318", "samplingPercent": 101}},
+        "should be less than or equal to 100",
+    ),
     "unknown proxy mode": ({"proxy": {"mode": "Sidecar"}}, 'supported values: "None", "Deployment"'),
     "no proxy replicas": ({"proxy": {"replicas": 0}}, "should be greater than or equal to 1"),
     "image with a space": ({"image": "a b"}, "should match"),

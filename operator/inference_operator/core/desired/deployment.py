@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from inference_api import names
+from inference_api.endpoint_picker import EndpointPickerSpec
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.desired.ports import PickerPorts, picker_ports
 from inference_operator.core.kinds import DEPLOYMENT, Object
@@ -144,7 +145,17 @@ def _args(seen: Observation, ports: PickerPorts) -> list[str]:
         f"--priorities-map={priorities_name(picker)}",
         f"--priorities-file={names.PRIORITIES_DIR}/{names.PRIORITIES_KEY}",
         f"--drain-timeout={DRAIN_SECONDS}s",
+        *_observability(seen.spec),
     ]
+
+
+def _observability(spec: EndpointPickerSpec) -> list[str]:
+    """Return the flags of what is off by default."""
+    flags = ["--access-log"] if spec.access_log else []
+    if spec.tracing is not None:
+        flags.append(f"--tracing-endpoint={spec.tracing.endpoint}")
+        flags.append(f"--tracing-sampling-percent={spec.tracing.sampling_percent}")
+    return flags
 
 
 def _probe(ports: PickerPorts, service: str, **timing: int) -> Object:

@@ -46,6 +46,15 @@ def test_equal_observations_give_equal_objects_whatever_the_order_of_objectives(
     assert desired(seen, judge(seen)) == desired(swapped, judge(swapped))
 
 
+def test_the_picker_gets_the_flags_of_its_tracing_and_access_log() -> None:
+    spec = picker_body(accessLog=True, tracing={"endpoint": "http://collector:4318", "samplingPercent": 5})
+    settings = parse(deployment_args(observation(picker=spec)), {"POD_IP": "127.0.0.1", "NAMESPACE": "ns"})
+    assert (settings.access_log, settings.tracing_endpoint) == (True, "http://collector:4318")
+    assert settings.tracing_sampling_percent == 5
+    plain = parse(deployment_args(CASES["plain"]), {"POD_IP": "127.0.0.1", "NAMESPACE": "ns"})
+    assert (plain.access_log, plain.tracing_endpoint) == (False, "")
+
+
 @pytest.mark.parametrize("port", [9002, 9003, 9090, 443, 8081])
 def test_the_pools_port_is_the_pickers_and_no_two_ports_meet(port: int) -> None:
     ref = {"group": "", "kind": "Service", "name": "llm-epp", "port": {"number": port}}
