@@ -9,6 +9,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -93,6 +94,7 @@ class PickerServers:
         self.feed = EndpointFeed(epoch=f"{time.time_ns():x}")
         registry = CollectorRegistry()
         self.metrics.read_pool(settings.pool_name, figures)
+        self.metrics.read("info", lambda: 1.0, ("", version("headroom-operator")))
         self.metrics.read("held_body_bytes", lambda: self.budget.held_bytes)
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

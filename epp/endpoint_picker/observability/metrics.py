@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from typing import Final
 
@@ -167,7 +166,6 @@ class PickerMetrics:
         self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
         self._elsewhere = self.elsewhere.labels()
         self._readings: dict[str, Reading] = {}
-        self.read("info", lambda: 1.0, ("", version("headroom-operator")))
 
     # The Observer protocol.
 

@@ -63,6 +63,7 @@ def metrics() -> PickerMetrics:
 
 def test_every_family_of_the_table_is_collected(metrics: PickerMetrics) -> None:
     metrics.read("held_body_bytes", lambda: 0)
+    metrics.read("info", lambda: 1, ("", "0.1.0"))
     shown = {metric.name for metric in metrics.collect()}
     for family in FAMILIES.values():
         name = family.full_name.removesuffix("_total") if family.kind is Kind.COUNTER else family.full_name
