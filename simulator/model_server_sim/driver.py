@@ -49,7 +49,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._streams: dict[str, Stream] = {}
-        self._submitted = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def now(self) -> float:
         """Return the simulated time, seconds since the start."""
@@ -59,7 +59,7 @@ class Driver:
         """Queue a request; close the stream with `close`. Raises ValueError as `Engine.submit` does."""
         stream = Stream(self.engine.submit(request, self.now()), whole=whole)
         self._streams[request.request_id] = stream
-        self._submitted.set()
+        self._changed.set()
         return stream
 
     def close(self, stream: Stream) -> bool:
@@ -68,6 +68,15 @@ class Driver:
         self._streams.pop(request_id, None)
         return self.engine.abort(request_id)
 
+    def change(self, act: Callable[[Engine, float], object]) -> None:
+        """Call `act(engine, now)`, which changes the engine, and look again for what is due."""
+        act(self.engine, self.now())
+        self._changed.set()
+
+    def later(self, simulated_s: float, act: Callable[[Engine, float], object]) -> None:
+        """Call `change(act)` after a simulated time."""
+        self._loop.call_later(simulated_s / self._time_scale, self.change, act)
+
     async def run(self) -> None:
         """Step the engine whenever it is due; ends by cancellation only."""
         steps = 0
@@ -75,8 +84,8 @@ class Driver:
             step = self.engine.step(self.now())
             self._deliver(step)
             if step.next_time is None:
-                self._submitted.clear()
-                await self._submitted.wait()
+                self._changed.clear()
+                await self._changed.wait()
                 steps = 0
                 continue
             steps += 1

@@ -23,11 +23,24 @@ def _number(value: float) -> str:
 
 
 class Family(Protocol):
-    """One metric family on the page."""
+    """One metric family of one engine."""
 
     def text(self) -> str:
         """Return its lines, each ended by a newline."""
         ...
+
+    def parts(self) -> tuple[str, str, str, str]:
+        """Return the text in four: header, series, and the same of its `_created` family."""
+        ...
+
+
+def merged(families: Sequence[Family]) -> str:
+    """Return one family's text from that of several engines: one header, the series of all."""
+    if len(families) == 1:
+        return families[0].text()
+    parts = [family.parts() for family in families]
+    head, _, created, _ = parts[0]
+    return "".join([head, *(p[1] for p in parts), created, *(p[3] for p in parts)])
 
 
 class Fixed:
@@ -42,6 +55,10 @@ class Fixed:
         """Return the given text."""
         return self._text
 
+    def parts(self) -> tuple[str, str, str, str]:
+        """Return the text as a header: it has no series of its own engine."""
+        return self._text, "", "", ""
+
 
 class Value:
     """A counter or gauge with one series for each label text."""
@@ -55,7 +72,7 @@ class Value:
         self._header = f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
         self._values = dict.fromkeys(series, 0.0)
         self._text: str | None = None
-        self._created = "" if created is None else _created(name, help_text, series, created)
+        self._created = ("", "") if created is None else _created(name, help_text, series, created)
 
     def set(self, series: str, value: float) -> None:
         """Give a series a value; a series not seen before joins the page."""
@@ -74,10 +91,14 @@ class Value:
 
     def text(self) -> str:
         """Return the family's lines."""
+        return "".join(self.parts())
+
+    def parts(self) -> tuple[str, str, str, str]:
+        """Return header, series, and those of `_created`."""
         if self._text is None:
             lines = [f"{self._name}{{{series}}} {_number(v)}\n" for series, v in self._values.items()]
-            self._text = self._header + "".join(lines) + self._created
-        return self._text
+            self._text = "".join(lines)
+        return self._header, self._text, *self._created
 
 
 class Histogram:
@@ -106,18 +127,21 @@ class Histogram:
 
     def text(self) -> str:
         """Return the family's lines."""
+        return "".join(self.parts())
+
+    def parts(self) -> tuple[str, str, str, str]:
+        """Return header, series, and those of `_created`."""
         if self._text is None:
-            lines, running = [self._header], 0
+            lines, running = [], 0
             for prefix, count in zip(self._prefixes, self._counts, strict=True):
                 running += count
                 lines.append(f"{prefix}{running}.0\n")
             lines.append(f"{self._tails[0]}{running}.0\n{self._tails[1]}{_number(self._sum)}\n")
-            lines.append(self._created)
             self._text = "".join(lines)
-        return self._text
+        return self._header, self._text, *self._created
 
 
-def _created(name: str, help_text: str, series: Sequence[str], created: float) -> str:
+def _created(name: str, help_text: str, series: Sequence[str], created: float) -> tuple[str, str]:
     stem = name.removesuffix("_total")
     header = f"# HELP {stem}_created {help_text}\n# TYPE {stem}_created gauge\n"
-    return header + "".join(f"{stem}_created{{{labels}}} {_number(created)}\n" for labels in series)
+    return header, "".join(f"{stem}_created{{{labels}}} {_number(created)}\n" for labels in series)

@@ -1,6 +1,6 @@
 """The simulator's own HTTP headers: they let a client verify which server answered and that no byte changed.
 
-Names only. All but the last are response headers.
+Names only. All but the last two are response headers.
 """
 
 from typing import Final
@@ -17,3 +17,5 @@ CONTENT_SHA256_HEADER: Final = "x-sim-content-sha256"
 """SHA-256 of the whole generated text in UTF-8, hex; known before the first token."""
 ECHO_HEADER: Final = "x-sim-echo"
 """On a request, `1` asks for its own body back instead of an answer."""
+RANK_HEADER: Final = "x-data-parallel-rank"
+"""On a request, vLLM's: the data-parallel rank of the engine that is to serve it."""

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from importlib.metadata import version
 
@@ -26,6 +26,10 @@ from model_server_sim.presets import PRESETS
 from model_server_sim.server import ModelServer, Readiness, ServerSettings
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+#: Exit code of an injected crash: that of a process killed by SIGKILL in a container.
+CRASH_CODE = 137
+MAX_ENGINES = 64
 #: Limit on streams after the listeners are closed, seconds. In a pod the grace period usually ends sooner.
 FINISH_LIMIT_S = 600.0
 
@@ -77,6 +81,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", action="append", metavar="NAME", help="served name, repeatable")
     parser.add_argument("--lora", action="append", default=[], metavar="NAME", help="adapter, repeatable")
+    parser.add_argument(
+        "--data-parallel-size", type=int, default=1, metavar="N", help="engines behind each port"
+    )
+    parser.add_argument(
+        "--admin", action="store_true", help="serve /sim/faults and /sim/crash: anyone can break the server"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of outputs and jitter")
     parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds per real second")
     parser.add_argument(
@@ -102,6 +112,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         arguments.params = replace(preset, **{k: value for k, value in given.items() if value is not None})
     except ValueError as error:
         parser.error(str(error))
+    if not 1 <= arguments.data_parallel_size <= MAX_ENGINES:
+        parser.error(f"--data-parallel-size must be between 1 and {MAX_ENGINES}")
+    if arguments.data_parallel_size > 1 and (arguments.lora or _is_set(RUNTIME_LORA)):
+        parser.error("as in vLLM, engines behind one port serve no adapters: use one --port for each engine")
     if arguments.mean_output_tokens < 1:
         parser.error("--mean-output-tokens must be at least 1")
     if not -(2**63) <= arguments.seed < 2**63:
@@ -109,8 +123,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
-    port = arguments.port[rank]
+def _settings(arguments: argparse.Namespace, index: int) -> ServerSettings:
+    port = arguments.port[index]
+    engines = arguments.data_parallel_size
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     address = f"{host}:{port}"
     pod = os.environ.get("POD_NAME")
@@ -124,8 +139,22 @@ def _settings(arguments: argparse.Namespace, rank: int) -> ServerSettings:
         seed=arguments.seed,
         time_scale=arguments.time_scale,
         mean_output_tokens=arguments.mean_output_tokens,
-        rank=rank,
+        ranks=tuple(range(index * engines, (index + 1) * engines)),
+        runtime_lora=_is_set(RUNTIME_LORA),
+        dev_mode=_is_set("VLLM_SERVER_DEV_MODE"),
+        admin=arguments.admin,
     )
+
+
+def _is_set(name: str) -> bool:
+    """Return whether one of vLLM's switches in the environment is on."""
+    return os.environ.get(name, "").lower() in {"1", "true"}
+
+
+def _uniforms(settings: ServerSettings) -> list[Callable[[], float]]:
+    """Return the randomness of each engine and of the faults, each from the seed."""
+    names = [*map(str, settings.ranks), f"faults-{settings.ranks[0]}"]
+    return [random.Random(f"{settings.seed}/{name}").random for name in names]  # noqa: S311 (no secret)
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -138,10 +167,11 @@ async def serve(arguments: argparse.Namespace) -> None:
     runners = []
     # A failed driver ends the process: otherwise requests would wait for an engine that is never stepped.
     async with asyncio.TaskGroup() as drivers, contextlib.AsyncExitStack() as stack:
-        for rank, port in enumerate(arguments.port):
-            uniform = random.Random(f"{arguments.seed}/{rank}").random  # noqa: S311 (a simulation, not a secret)
-            server = ModelServer(_settings(arguments, rank), uniform, readiness)
-            stack.callback(drivers.create_task(server.driver.run()).cancel)
+        for index, port in enumerate(arguments.port):
+            settings = _settings(arguments, index)
+            server = ModelServer(settings, _uniforms(settings), readiness, lambda: os._exit(CRASH_CODE))
+            for driver in server.drivers:
+                stack.callback(drivers.create_task(driver.run()).cancel)
             # A client that hangs up cancels its handler, which aborts the sequence.
             runner = web.AppRunner(
                 server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=FINISH_LIMIT_S

@@ -4,7 +4,7 @@ Pure: the engine and times are passed in. Latencies are simulated seconds, whate
 """
 
 from model_server_sim.engine import Engine, Event, Sequence, Step
-from model_server_sim.exposition import Family, Fixed, Histogram, Value, labels_text
+from model_server_sim.exposition import Family, Fixed, Histogram, Value, labels_text, merged
 from model_server_sim.params import EngineParams
 
 _TTFT_S = (
@@ -22,6 +22,8 @@ _HTTP_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,
 )  # fmt: skip
 
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""Of `engine_sleep_state`; the index is the sleep level."""
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -58,9 +60,12 @@ class EngineMetrics:
         self._kv_usage = gauge("kv_cache_usage_perc", "Fraction of KV-cache blocks in use, 0 to 1.")
         self._cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self._cache_hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.")
-        for name in ("external_prefix_cache", "mm_cache"):
-            counter(f"{name}_queries", "Items looked up in a cache that the simulator does not have.")
-            counter(f"{name}_hits", "Items found in a cache that the simulator does not have.")
+        self._external_queries = counter(
+            "external_prefix_cache_queries", "Tokens looked up for a transfer from another engine."
+        )
+        self._external_hits = counter("external_prefix_cache_hits", "Tokens that came from another engine.")
+        counter("mm_cache_queries", "Items looked up in a cache that the simulator does not have.")
+        counter("mm_cache_hits", "Items found in a cache that the simulator does not have.")
         self._preemptions = counter("num_preemptions", "Sequences preempted for want of KV blocks.")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that began to answer.")
         self._cached_tokens = counter("prompt_tokens_cached", "Prompt tokens that the prefix cache saved.")
@@ -71,6 +76,13 @@ class EngineMetrics:
         )
         self._families.append(self._success)
         counter("corrupted_requests", "Requests with NaN among their logits; none here.")
+        self._drafts: tuple[Value, Value, Value] | None = None
+        if params.speculative_tokens:
+            self._drafts = (
+                counter("spec_decode_num_drafts", "Drafts, one a sequence and iteration."),
+                counter("spec_decode_num_draft_tokens", "Tokens that drafts proposed."),
+                counter("spec_decode_num_accepted_tokens", "Proposed tokens that were accepted."),
+            )
 
         self._iteration = histogram("iteration_tokens_total", "Tokens in an iteration.", _ITERATION_TOKENS)
         self._prompt_sizes = histogram("request_prompt_tokens", "Prompt tokens of a request.", tokens)
@@ -128,7 +140,12 @@ class EngineMetrics:
             self._mean_gap.observe((last - sequence.first_token_at) / (sequence.generated - 1))
 
     def page(self, engine: Engine, now_unix: float) -> str:
-        """Return the page as of now."""
+        """Return the page of a server with this engine alone, as of now."""
+        self.update(engine, now_unix)
+        return "".join([family.text() for family in self._families])
+
+    def update(self, engine: Engine, now_unix: float) -> None:
+        """Take over what the engine counts itself."""
         self._running.set(self._series, engine.running)
         self._waiting.set(self._series, engine.waiting)
         self._kv_usage.set(self._series, engine.kv_cache_usage)
@@ -139,6 +156,13 @@ class EngineMetrics:
         self._prompt_tokens.set(self._series, counters.prompt_tokens)
         self._cached_tokens.set(self._series, counters.prefix_hits)
         self._generation_tokens.set(self._series, counters.generation_tokens)
+        self._external_queries.set(self._series, counters.external_queries)
+        self._external_hits.set(self._series, counters.external_hits)
+        if self._drafts:
+            drafted = counters.draft_tokens
+            counts = (drafted // self._params.speculative_tokens, drafted, counters.accepted_tokens)
+            for family, count in zip(self._drafts, counts, strict=True):
+                family.set(self._series, count)
         if self._with_lora:
             running, waiting = engine.running_adapters(), engine.waiting_adapters()
             labels = {
@@ -147,7 +171,18 @@ class EngineMetrics:
                 "waiting_lora_adapters": ",".join(sorted(waiting - running)),
             }
             self._lora.replace({labels_text(labels): now_unix})
-        return "".join([family.text() for family in self._families])
+
+    def asleep(self, level: int) -> None:
+        """Show a sleep level: 0 awake, 1 weights offloaded, 2 all discarded."""
+        for index, series in enumerate(self._sleep_series):
+            self._sleep.set(series, float(index == level))
+
+    @staticmethod
+    def joint_page(engines: list[tuple["EngineMetrics", Engine]], now_unix: float) -> str:
+        """Return the page of a server with several engines: every family once, a series of each engine."""
+        for metrics, engine in engines:
+            metrics.update(engine, now_unix)
+        return "".join(map(merged, zip(*(metrics._families for metrics, _ in engines), strict=True)))
 
     def _token(self, event: Event) -> None:
         sequence = event.sequence
@@ -176,13 +211,14 @@ class EngineMetrics:
         return family
 
     def _sleep_state(self, engine_index: int, model: str) -> None:
-        series = [
+        self._sleep_series = [
             labels_text({"engine": str(engine_index), "model_name": model, "sleep_state": state})
-            for state in ("awake", "weights_offloaded", "discard_all")
+            for state in SLEEP_STATES
         ]
-        family = Value("vllm:engine_sleep_state", "gauge", "Sleep state, 1 for the present one.", series)
-        family.set(series[0], 1)
-        self._families.append(family)
+        help_text = "Sleep state, 1 for the present one."
+        self._sleep = Value("vllm:engine_sleep_state", "gauge", help_text, self._sleep_series)
+        self._families.append(self._sleep)
+        self.asleep(0)
 
     def _cache_config(self, engine_index: int) -> None:
         labels = labels_text(

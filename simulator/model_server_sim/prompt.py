@@ -26,6 +26,12 @@ def encode_ids(ids: Sequence[int]) -> bytes:
         raise ValueError("token ids must lie in [0, 4294967295]") from error
 
 
+def decode_ids(material: bytes) -> list[int]:
+    """Return a prompt's token ids; `encode_ids` of them gives it back, padded with zeros to whole tokens."""
+    width = BYTES_PER_TOKEN
+    return [int.from_bytes(material[i : i + width], "little") for i in range(0, len(material), width)]
+
+
 def count_tokens(material: bytes) -> int:
     """Return the number of tokens in a prompt, at least 1, as for a model's begin-of-sequence token."""
     return max(1, -(-len(material) // BYTES_PER_TOKEN))

@@ -15,6 +15,9 @@ DEFAULT_COMPLETION_TOKENS = 16
 #: Tokens that one image counts, whatever its size in bytes.
 IMAGE_TOKENS = 576
 
+#: Longest name of an adapter, characters.
+MAX_NAME = 256
+
 BAD_REQUEST = "BadRequestError"
 
 
@@ -66,16 +69,14 @@ class Generation:
     max_tokens: int | None
     """The request's limit, None when it has none."""
     finish_reason: str
+    remote_prefill: bool = False
+    remote_decode: bool = False
 
 
 def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
     """Check a body of /v1/completions or /v1/chat/completions. Raises ApiError 400 or 404."""
     fields = _object(body)
-    model = fields.get("model", limits.models[0])
-    if not isinstance(model, str):
-        raise ApiError(400, "model must be a string", param="model")
-    if model not in limits.models and model not in limits.adapters:
-        raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+    model = _model(fields, limits)
     if fields.get("n", 1) != 1:
         raise ApiError(400, "n must be 1: the simulator gives one choice", param="n")
     adapter = model if model in limits.adapters else None
@@ -94,6 +95,7 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
     longest = min(room, max_tokens or room)
     stops = natural <= longest and not _flag(fields, "ignore_eos")
     stream = _flag(fields, "stream")
+    remote_prefill, remote_decode = _transfer(fields, max_tokens)
     return Generation(
         chat=chat,
         model=model,
@@ -106,7 +108,32 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
         output_tokens=natural if stops else longest,
         max_tokens=max_tokens,
         finish_reason="stop" if stops else "length",
+        remote_prefill=remote_prefill,
+        remote_decode=remote_decode,
     )
+
+
+def _model(fields: dict[str, object], limits: Limits) -> str:
+    model = fields.get("model", limits.models[0])
+    if not isinstance(model, str):
+        raise ApiError(400, "model must be a string", param="model")
+    if model not in limits.models and model not in limits.adapters:
+        raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
+    return model
+
+
+def _transfer(fields: dict[str, object], max_tokens: int | None) -> tuple[bool, bool]:
+    """Return whether the prompt's keys and values come from another engine, and go to another."""
+    value = fields.get("kv_transfer_params")
+    if value is None:
+        return False, False
+    if not isinstance(value, dict):
+        raise ApiError(400, "kv_transfer_params must be an object", param="kv_transfer_params")
+    take, give = _flag(value, "do_remote_prefill"), _flag(value, "do_remote_decode")
+    if give and max_tokens != 1:
+        message = "do_remote_decode needs max_tokens 1: the other engine generates the rest"
+        raise ApiError(400, message, param="max_tokens")
+    return take, give
 
 
 def _object(body: bytes) -> dict[str, object]:
@@ -199,6 +226,45 @@ def _utf8(text: str, param: str) -> bytes:
         raise ApiError(400, f"{param} holds a lone surrogate, which is not text", param=param) from None
 
 
+def tokenized(body: bytes, limits: Limits) -> bytes:
+    """Return the answer of /tokenize to a prompt or messages. Raises ApiError 400 or 404."""
+    fields = _object(body)
+    _model(fields, limits)
+    material = _chat_material(fields) if "messages" in fields else _prompt_material(fields)
+    ids = prompt.decode_ids(material)
+    answered: dict[str, object] = {"count": len(ids), "max_model_len": limits.max_model_len, "tokens": ids}
+    answered["token_strs"] = None
+    if _flag(fields, "return_token_strs"):
+        answered["token_strs"] = [prompt.encode_ids([number]).decode(errors="replace") for number in ids]
+    return _dumps(answered)
+
+
+def detokenized(body: bytes, limits: Limits) -> bytes:
+    """Return the answer of /detokenize to token ids. Raises ApiError 400 or 404."""
+    fields = _object(body)
+    _model(fields, limits)
+    ids = fields.get("tokens")
+    if not isinstance(ids, list) or not all(type(number) is int for number in ids):
+        raise ApiError(400, "tokens must be a list of token ids", param="tokens")
+    try:
+        material = prompt.encode_ids(ids)
+    except ValueError as error:
+        raise ApiError(400, f"tokens: {error}", param="tokens") from None
+    return _dumps({"prompt": material.rstrip(b"\0").decode(errors="replace")})
+
+
+def lora_name(body: bytes, *, load: bool) -> str:
+    """Return the adapter that a load or unload names. Raises ApiError 400."""
+    fields = _object(body)
+    name = fields.get("lora_name")
+    path = fields.get("lora_path")
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME:
+        raise ApiError(400, f"lora_name must be a string of 1 to {MAX_NAME} characters", param="lora_name")
+    if load and (not isinstance(path, str) or not path):
+        raise ApiError(400, "lora_path must be a string", param="lora_path")
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of an answer."""
@@ -217,15 +283,23 @@ class Usage:
         }
 
 
-def answer(made: Generation, answer_id: str, created: int, usage: Usage) -> bytes:
-    """Return the whole answer of a request that does not stream."""
+def answer(
+    made: Generation, answer_id: str, created: int, usage: Usage, transfer: dict[str, object] | None = None
+) -> bytes:
+    """Return the whole answer of a request that does not stream.
+
+    `transfer` says where its keys and values can be fetched.
+    """
     text = "".join(prompt.words(made.digest, 0, made.output_tokens))
     choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": made.finish_reason}
     if made.chat:
         choice["message"] = {"role": "assistant", "content": text}
     else:
         choice["text"] = text
-    return _dumps({**_head(made, answer_id, created, ""), "choices": [choice], "usage": usage.fields()})
+    whole = {**_head(made, answer_id, created, ""), "choices": [choice], "usage": usage.fields()}
+    if transfer:
+        whole["kv_transfer_params"] = transfer
+    return _dumps(whole)
 
 
 class SseWriter:

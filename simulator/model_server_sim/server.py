@@ -1,22 +1,30 @@
-"""The HTTP face of one simulated engine: a thin shell over protocol, driver and metrics.
+"""The HTTP face of simulated engines: a thin shell over protocol, driver and metrics.
 
-Decides nothing about timing or formats. One ModelServer is one port; data-parallel ranks are several of them.
+Decides nothing about timing or formats. One ModelServer is one port, with one engine or several data-parallel
+ones behind it; ranks on ports of their own are several ModelServers.
 """
 
+import asyncio
+import contextlib
 import hashlib
+import socket
+import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from aiohttp import web
 
 from model_server_sim import prompt, protocol
 from model_server_sim.driver import Driver, Stream
 from model_server_sim.engine import Engine, Request, Sequence
+from model_server_sim.faults import Faults
 from model_server_sim.headers import (
     ADDRESS_HEADER,
     CONTENT_SHA256_HEADER,
     ECHO_HEADER,
+    RANK_HEADER,
     REQUEST_BYTES_HEADER,
     REQUEST_SHA256_HEADER,
     SERVER_HEADER,
@@ -29,6 +37,10 @@ VERSION = "0.1.0+sim"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 ECHO_CHUNK_BYTES = 16 * 1024
 JSON_TYPE = "application/json"
+#: Adapters that a server keeps registered, so that strangers cannot make the list grow without end.
+MAX_ADAPTERS = 1000
+FAULTS_PATH: Final = "/sim/faults"
+CRASH_PATH: Final = "/sim/crash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,27 +58,61 @@ class ServerSettings:
     time_scale: float = 1.0
     """Simulated seconds per real second."""
     mean_output_tokens: int = 128
-    rank: int = 0
+    ranks: tuple[int, ...] = (0,)
+    """Data-parallel ranks of the engines behind this port, each the `engine` label of its series."""
+    runtime_lora: bool = False
+    """Adapters may be loaded and unloaded by request, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    dev_mode: bool = False
+    """Sleep, wake and reset of the prefix cache are served, as with VLLM_SERVER_DEV_MODE."""
+    admin: bool = False
+    """Faults can be injected by request."""
+
+
+class Unit:
+    """One engine behind a port, with its series."""
+
+    __slots__ = ("driver", "metrics")
+
+    def __init__(self, driver: Driver, metrics: EngineMetrics) -> None:
+        self.driver = driver
+        self.metrics = metrics
+
+    def load(self) -> int:
+        """Return what the next request is sent by: vLLM's sum of four times the waiting and the running."""
+        engine = self.driver.engine
+        return 4 * engine.waiting + engine.running
 
 
 class ModelServer:
-    """One engine with its routes. `readiness` is shared by all ranks of a process."""
+    """The engines of one port with its routes. `readiness` is shared by all ports of a process.
+
+    `uniform` gives the randomness of each engine, in the order of `settings.ranks`, and last that of the
+    faults. `crash` ends the process at once.
+    """
 
     def __init__(
-        self, settings: ServerSettings, uniform: Callable[[], float], readiness: "Readiness"
+        self,
+        settings: ServerSettings,
+        uniform: list[Callable[[], float]],
+        readiness: "Readiness",
+        crash: Callable[[], object],
     ) -> None:
         self._settings = settings
         self._readiness = readiness
+        self._crash = crash
         self._created = int(time.time())
         self._answers = 0
-        self._metrics = EngineMetrics(
-            settings.params,
-            settings.models[0],
-            settings.rank,
-            created=float(self._created),
-            with_lora=bool(settings.adapters),
-        )
-        self.driver = Driver(Engine(settings.params, uniform), settings.time_scale, self._metrics.record)
+        self._units: list[Unit] = []
+        for rank, numbers in zip(settings.ranks, uniform, strict=False):
+            metrics = EngineMetrics(
+                settings.params,
+                settings.models[0],
+                rank,
+                created=float(self._created),
+                with_lora=bool(settings.adapters) or settings.runtime_lora,
+            )
+            driver = Driver(Engine(settings.params, numbers), settings.time_scale, metrics.record)
+            self._units.append(Unit(driver, metrics))
         self._limits = protocol.Limits(
             models=settings.models,
             adapters=settings.adapters,
@@ -76,17 +122,43 @@ class ModelServer:
             seed=settings.seed,
         )
         self._headers = {SERVER_HEADER: settings.name, ADDRESS_HEADER: settings.address}
+        self._sleep_level: int | None = None
+        self._faults = Faults()
+        self._uniform = uniform[-1]
+        self._stale_page: bytes | None = None
+        self._answering = asyncio.Event()
+        self._answering.set()
+
+    @property
+    def drivers(self) -> list[Driver]:
+        """Return the drivers to run while serving."""
+        return [unit.driver for unit in self._units]
 
     def app(self) -> web.Application:
         """Return the web application."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.on_response_prepare.append(self._wind_down)
-        app.router.add_post("/v1/completions", self._completions)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/metrics", self._metrics_page)
+        router, settings = app.router, self._settings
+        router.add_post("/v1/completions", self._completions)
+        router.add_post("/v1/chat/completions", self._chat)
+        router.add_post("/tokenize", self._tokenize)
+        router.add_post("/detokenize", self._detokenize)
+        router.add_get("/v1/models", self._models)
+        router.add_get("/health", self._health)
+        router.add_get("/version", self._version)
+        router.add_get("/metrics", self._metrics_page)
+        if settings.runtime_lora:
+            router.add_post("/v1/load_lora_adapter", self._load_lora)
+            router.add_post("/v1/unload_lora_adapter", self._unload_lora)
+        if settings.dev_mode:
+            router.add_post("/sleep", self._sleep)
+            router.add_post("/wake_up", self._wake)
+            router.add_get("/is_sleeping", self._is_sleeping)
+            router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
+        if settings.admin:
+            router.add_get(FAULTS_PATH, self._show_faults)
+            router.add_patch(FAULTS_PATH, self._change_faults)
+            router.add_post(CRASH_PATH, self._crash_now)
         return app
 
     async def _wind_down(self, _: web.Request, response: web.StreamResponse) -> None:
@@ -99,7 +171,9 @@ class ModelServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Turn refusals into OpenAI-style errors."""
+        """Turn refusals into OpenAI-style errors; hold everything back while the server hangs."""
+        if not self._answering.is_set() and request.path != FAULTS_PATH:
+            await self._answering.wait()
         try:
             return await handler(request)
         except ApiError as error:
@@ -131,10 +205,14 @@ class ModelServer:
         }
         if request.headers.get(ECHO_HEADER) == "1":
             return await _echo(request, body, headers)
+        refusal = self._faults.refusal(self._uniform)
+        if refusal:
+            raise refusal
         made = protocol.parse(body, self._limits, chat=chat)
         headers[CONTENT_SHA256_HEADER] = prompt.content_sha256(made.digest, made.output_tokens)
         answer_id = self._next_id(made)
-        stream = self._submit(made, answer_id)
+        unit = self._unit(request)
+        stream = self._submit(unit, made, answer_id)
         reason = "abort"
         try:
             if made.stream:
@@ -142,27 +220,56 @@ class ModelServer:
             else:
                 await stream.more_than(0)
                 usage = _usage(stream.sequence)
-                whole = protocol.answer(made, answer_id, int(time.time()), usage)
+                transfer = self._offer(unit, made, answer_id) if made.remote_decode else None
+                whole = protocol.answer(made, answer_id, int(time.time()), usage, transfer)
                 response = web.Response(body=whole, content_type=JSON_TYPE, headers=headers)
             reason = made.finish_reason
         finally:
-            self.driver.close(stream)
-            self._metrics.ended(stream.sequence, reason)
+            unit.driver.close(stream)
+            unit.metrics.ended(stream.sequence, reason)
         return response
 
-    def _submit(self, made: Generation, answer_id: str) -> Stream:
+    def _unit(self, request: web.Request) -> Unit:
+        """Return the engine of the rank that the request names, or the least loaded one."""
+        rank = request.headers.get(RANK_HEADER)
+        if rank is None:
+            return min(self._units, key=Unit.load)
+        names = list(map(str, self._settings.ranks))
+        if rank not in names:
+            raise ApiError(400, f"{RANK_HEADER} must be one of {', '.join(names)}")
+        return self._units[names.index(rank)]
+
+    def _offer(self, unit: Unit, made: Generation, answer_id: str) -> dict[str, object]:
+        """Say where the prompt's keys and values can be fetched, and free them when that has had its time."""
+        params = self._settings.params
+        transfer_s = params.kv_transfer_s + made.prompt_tokens * params.kv_transfer_token_s
+        unit.driver.later(transfer_s, lambda engine, _: engine.release(answer_id))
+        host, _, port = self._settings.address.rpartition(":")
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self._settings.name,
+            "remote_request_id": answer_id,
+            "remote_block_ids": [],
+            "remote_host": host,
+            "remote_port": int(port),
+        }
+
+    def _submit(self, unit: Unit, made: Generation, answer_id: str) -> Stream:
         request = Request(
             request_id=answer_id,
             prompt_tokens=made.prompt_tokens,
             output_tokens=made.output_tokens,
             block_hashes=made.block_hashes,
             adapter=made.adapter,
+            remote_prefill=made.remote_prefill,
+            remote_decode=made.remote_decode,
         )
         try:
-            stream = self.driver.submit(request, whole=not made.stream)
+            stream = unit.driver.submit(request, whole=not made.stream)
         except ValueError as error:
             raise ApiError(400, str(error)) from None
-        self._metrics.accepted(made.max_tokens, made.output_tokens)
+        unit.metrics.accepted(made.max_tokens, made.output_tokens)
         return stream
 
     async def _send_events(
@@ -174,7 +281,11 @@ class ModelServer:
         response.content_type = "text/event-stream"
         await response.prepare(request)
         out, sent = writer.opening(), 0
+        reset_after = self._faults.reset_after(self._uniform)
         while sent < made.output_tokens:
+            if reset_after is not None and sent >= reset_after:
+                _reset(request)
+                raise ConnectionResetError("an injected fault")
             known = await stream.more_than(sent)
             await response.write(out + writer.tokens(sent, known))
             out, sent = b"", known
@@ -185,7 +296,7 @@ class ModelServer:
     async def _models(self, _: web.Request) -> web.Response:
         base = self._settings.models[0]
         names = [(name, None) for name in self._settings.models]
-        adapters = [(name, base) for name in self._settings.adapters]
+        adapters = [(name, base) for name in self._limits.adapters]
         data = [
             {
                 "id": name,
@@ -207,9 +318,98 @@ class ModelServer:
         return web.json_response({"version": VERSION}, headers=self._headers)
 
     async def _metrics_page(self, _: web.Request) -> web.Response:
-        page = self._metrics.page(self.driver.engine, time.time()).encode()
+        if self._faults.metrics == "absent":
+            raise ApiError(404, "an injected fault", kind="NotFoundError")
+        page = self._page() if self._stale_page is None else self._stale_page
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=page, headers=headers)
+
+    def _page(self) -> bytes:
+        pairs = [(unit.metrics, unit.driver.engine) for unit in self._units]
+        return EngineMetrics.joint_page(pairs, time.time()).encode()
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        return self._json(protocol.tokenized(await request.read(), self._limits))
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        return self._json(protocol.detokenized(await request.read(), self._limits))
+
+    async def _load_lora(self, request: web.Request) -> web.Response:
+        name, adapters = protocol.lora_name(await request.read(), load=True), self._limits.adapters
+        if not self._settings.params.max_loras:
+            raise ApiError(400, "this engine runs no LoRA adapters")
+        if name in adapters or name in self._limits.models:
+            raise ApiError(
+                400, f"The lora adapter '{name}' has already been loaded.", kind="InvalidUserInput"
+            )
+        if len(adapters) >= MAX_ADAPTERS:
+            raise ApiError(400, f"{MAX_ADAPTERS} adapters are loaded; unload one first")
+        self._limits = replace(self._limits, adapters=(*adapters, name))
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload_lora(self, request: web.Request) -> web.Response:
+        name, adapters = protocol.lora_name(await request.read(), load=False), self._limits.adapters
+        if name not in adapters:
+            raise ApiError(404, f"The lora adapter '{name}' cannot be found.", kind="NotFoundError")
+        self._limits = replace(self._limits, adapters=tuple(a for a in adapters if a != name))
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        level = request.query.get("level", "1")
+        if level not in {"1", "2"}:
+            raise ApiError(400, "level must be 1 or 2", param="level")
+        self._sleep_level = int(level)
+        for unit in self._units:
+            unit.driver.change(lambda engine, _: engine.pool.clear())
+            unit.metrics.asleep(self._sleep_level)
+        self._hold_or_run()
+        return web.Response()
+
+    async def _wake(self, _: web.Request) -> web.Response:
+        self._sleep_level = None
+        for unit in self._units:
+            unit.metrics.asleep(0)
+        self._hold_or_run()
+        return web.Response()
+
+    async def _is_sleeping(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": self._sleep_level is not None})
+
+    async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
+        for unit in self._units:
+            unit.driver.change(lambda engine, _: engine.pool.clear())
+        return web.Response()
+
+    async def _show_faults(self, _: web.Request) -> web.Response:
+        return self._json(self._faults.json())
+
+    async def _change_faults(self, request: web.Request) -> web.Response:
+        self._faults = faults = self._faults.changed(await request.read())
+        if faults.metrics != "stale":
+            self._stale_page = None
+        elif self._stale_page is None:
+            self._stale_page = self._page()
+        for unit in self._units:
+            unit.driver.change(lambda engine, _: engine.set_speed(1 / faults.slow))
+        self._hold_or_run()
+        if faults.hang == "server":
+            self._answering.clear()
+        else:
+            self._answering.set()
+        return self._json(faults.json())
+
+    async def _crash_now(self, _: web.Request) -> web.Response:
+        self._crash()
+        return web.Response()
+
+    def _hold_or_run(self) -> None:
+        """Freeze the engines while the server sleeps or an injected hang lasts."""
+        held = self._sleep_level is not None or self._faults.hang != "no"
+        for unit in self._units:
+            unit.driver.change(Engine.freeze if held else Engine.thaw)
+
+    def _json(self, body: bytes) -> web.Response:
+        return web.Response(body=body, content_type=JSON_TYPE, headers=self._headers)
 
     def _next_id(self, made: Generation) -> str:
         self._answers += 1
@@ -227,6 +427,17 @@ class Readiness:
 
 def _usage(sequence: Sequence) -> protocol.Usage:
     return protocol.Usage(sequence.request.prompt_tokens, sequence.generated, sequence.cached_tokens)
+
+
+def _reset(request: web.Request) -> None:
+    """Reset the connection: the peer sees an error instead of the end of the answer."""
+    transport = request.transport
+    if transport is None:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        linger = struct.pack("ii", 1, 0)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
 
 
 async def _echo(request: web.Request, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:

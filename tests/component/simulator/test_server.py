@@ -175,6 +175,8 @@ async def test_models_and_adapters_are_listed_and_served(start: Start) -> None:
         (("--time-scale", "0"), 2, "--time-scale: must be above 0"),
         (("--drain-seconds", "nan"), 2, "--drain-seconds: 'nan' is not a finite number"),
         (("--port", "8000,8000"), 2, "--port: '8000,8000' is not a list of different ports"),
+        (("--data-parallel-size", "2", "--lora", "a"), 2, "as in vLLM, engines behind one port"),
+        (("--preset", "none"), 2, "argument --preset: invalid choice: 'none'"),
         (("--host", "192.0.2.1"), 1, "cannot serve on 192.0.2.1"),
     ],
 )

@@ -124,3 +124,31 @@ def test_label_values_are_escaped() -> None:
     family = Value("x", "gauge", "Help.", [labels_text({"model": name})])
     (parsed,) = text_string_to_metric_families(family.text())
     assert parsed.samples[0].labels == {"model": name}
+
+
+def test_the_page_of_several_engines_has_every_family_once_and_a_series_of_each() -> None:
+    params = EngineParams()
+    pairs = []
+    for rank in range(3):
+        engine = Engine(params, random.Random(rank).random)
+        pairs.append((EngineMetrics(params, MODEL, rank, created=1000.0, with_lora=False), engine))
+        for index in range(rank):
+            engine.submit(request(index), 0.0)
+    found = samples(EngineMetrics.joint_page(pairs, 2000.0))
+    waiting = found["vllm:num_requests_waiting"]
+    assert sorted(waiting.values()) == [0, 1, 2]
+    assert waiting[f'engine="2",model_name="{MODEL}"'] == 2
+    assert len(found["vllm:time_to_first_token_seconds_count"]) == 3
+    assert len(found["vllm:cache_config_info"]) == 3
+
+
+def test_speculative_decoding_shows_its_counters() -> None:
+    params = EngineParams(speculative_tokens=3, acceptance_rate=0.5)
+    engine = Engine(params, random.Random(0).random)
+    metrics = EngineMetrics(params, MODEL, 0, created=1000.0, with_lora=False)
+    engine.submit(Request(request_id="a", prompt_tokens=10, output_tokens=100), 0.0)
+    engine.advance(1e6)
+    found = samples(metrics.page(engine, 2000.0))
+    drafts = total(found, "vllm:spec_decode_num_drafts_total")
+    assert total(found, "vllm:spec_decode_num_draft_tokens_total") == 3 * drafts
+    assert total(found, "vllm:spec_decode_num_accepted_tokens_total") == 99 - drafts
