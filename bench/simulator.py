@@ -7,12 +7,14 @@ Run: python bench/simulator.py
 import asyncio
 import json
 import random
+import resource
 import statistics
 import subprocess
 import sys
 import time
 
 import psutil
+from typing_extensions import override
 
 from model_server_sim.client import Ask, InferenceClient
 from model_server_sim.engine import Engine, Request
@@ -24,6 +26,9 @@ ROUNDS = 7
 STREAMS = 100
 TOKENS = 64
 HOST = "127.0.91.1"
+MANY = 2000
+"""Streams that the server holds at once in the figure of that name."""
+MANY_TOKENS = 30
 
 
 def report(figure: str, values: list[float], unit: str, goal: float) -> None:
@@ -88,6 +93,98 @@ async def modelled_s(client: InferenceClient) -> tuple[float, float]:
     return found[f"{name}_sum"], found[f"{name}_count"]
 
 
+class RawStream(asyncio.Protocol):
+    """A client that only counts bytes, so that thousands of them leave the core to the server."""
+
+    def __init__(self, number: int) -> None:
+        fields = {
+            "prompt": f"Stream {number}.",
+            "max_tokens": MANY_TOKENS,
+            "stream": True,
+            "ignore_eos": True,
+        }
+        body = json.dumps(fields).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: sim\r\nConnection: close\r\nContent-Length:"
+        self._request = f"{head} {len(body)}\r\n\r\n".encode() + body
+        self._tail = b""
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._request)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        """Keep the end, which says whether the answer is whole."""
+        self._tail = (self._tail + data)[-40:]
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note whether the answer was whole."""
+        if not self.ended.done():
+            self.ended.set_result(b"[DONE]" in self._tail)
+
+
+async def many_streams_round(process: psutil.Process, port: int) -> float:
+    """Return microseconds of the server's CPU per token with MANY streams in flight."""
+    loop = asyncio.get_running_loop()
+    before = process.cpu_times()
+    streams = [RawStream(number) for number in range(MANY)]
+    for stream in streams:
+        await loop.create_connection(lambda stream=stream: stream, HOST, port)  # type: ignore[misc]
+    whole = await asyncio.gather(*(stream.ended for stream in streams))
+    if not all(whole):
+        raise SystemExit(f"{whole.count(False)} of {MANY} streams broke off")
+    after = process.cpu_times()
+    spent_s = after.user + after.system - before.user - before.system
+    return 1e6 * spent_s / (MANY * MANY_TOKENS)
+
+
+async def many_streams() -> list[float]:
+    """Run a server with room for MANY sequences, whose iterations take 0.2 s, round after round."""
+    flags = ["--max-num-seqs", str(MANY), "--iteration-s", "0.2", "--num-gpu-blocks", "200000"]
+    command = [sys.executable, "-m", "model_server_sim", "--host", HOST, "--log-level", "error", *flags]
+    process = subprocess.Popen(command)  # noqa: ASYNC220 (nothing else runs yet)
+    try:
+        async with InferenceClient(f"http://{HOST}:8000") as client, asyncio.timeout(20):
+            while not (await client.models()).ok:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.05)
+        return [await many_streams_round(psutil.Process(process.pid), 8000) for _ in range(3)]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def jump_round(seed: int) -> float:
+    """Return microseconds per request of 512 + 200 tokens, 10 a second, that an engine takes in jumps."""
+    rng = random.Random(seed)
+    engine = Engine(EngineParams(), rng.random)
+    arrivals, now = [], 0.0
+    for index in range(1000):
+        now += rng.expovariate(10)
+        hashes = tuple(range(index % 40 * 100, index % 40 * 100 + 16)) + tuple(
+            range(10**6 + index * 100, 10**6 + index * 100 + 16)
+        )
+        request = Request(
+            request_id=str(index),
+            prompt_tokens=512,
+            output_tokens=rng.randrange(100, 300),
+            block_hashes=hashes,
+        )
+        arrivals.append((now, request))
+    start, due = time.process_time(), None
+    for at, request in arrivals:
+        while due is not None and due < at:
+            due = engine.advance(due).next_due
+        engine.advance(at)
+        engine.submit(request, at)
+        due = engine.advance(at).next_due
+    engine.advance(1e9)
+    return 1e6 * (time.process_time() - start) / len(arrivals)
+
+
 async def live() -> list[tuple[float, float]]:
     """Run the server and load it, round after round."""
     command = [sys.executable, "-m", "model_server_sim", "--host", HOST, "--log-level", "error"]
@@ -105,10 +202,13 @@ async def live() -> list[tuple[float, float]]:
 
 def main() -> None:
     """Print all figures."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4 * MANY, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     bare = [engine_round(seed) for seed in range(ROUNDS)]
     report("simulator-engine-cpu-per-token", [r[0] for r in bare], "us", 6.0)
     report("simulator-metrics-page-cpu", [r[1] for r in bare], "us", 1000.0)
     report("simulator-metrics-page-distance-from-51-kb", [abs(r[2] / 51_000 - 1) for r in bare], "ratio", 0.1)
+    report("simulator-engine-jump-cpu-per-request", [jump_round(seed) for seed in range(ROUNDS)], "us", 80.0)
+    report(f"simulator-cpu-per-token-{MANY}-streams", asyncio.run(many_streams()), "us", 40.0)
     served = asyncio.run(live())
     report("simulator-server-cpu-per-token", [r[0] for r in served], "us", 60.0)
     report("simulator-live-over-modelled-request-time", [r[1] for r in served], "ratio", 1.25)
