@@ -7,6 +7,32 @@ used first). Blocks have no other identity, so the state is counts and hashes.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from model_server_sim.request import Request
+
+
+class Stored(NamedTuple):
+    """Blocks of a request got their names and can be shared from now on."""
+
+    request: Request
+    first: int
+    """Position of the first in `request.block_hashes`."""
+    blocks: int
+    """At least 1."""
+
+
+class Removed(NamedTuple):
+    """A named block was evicted."""
+
+    name: int
+
+
+class Cleared(NamedTuple):
+    """The prefix cache was reset."""
+
+
+Change = Stored | Removed | Cleared
 
 
 class Holding:
@@ -22,13 +48,15 @@ class Holding:
 class BlockPool:
     """All KV blocks of an engine. Costs are O(blocks concerned)."""
 
-    __slots__ = ("_idle", "_uses", "free", "total")
+    __slots__ = ("_idle", "_uses", "free", "journal", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.free = total
         self._uses: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self.journal: list[Change] | None = None
+        """What happened to named blocks, in order; None: not noted. The caller empties it."""
 
     @property
     def available(self) -> int:
@@ -81,16 +109,20 @@ class BlockPool:
     def take(self, need: int) -> None:
         """Hand out `need` private blocks, at most `available`; the caller keeps count of who holds them."""
         for _ in range(need - self.free):
-            self._idle.popitem(last=False)
+            name, _ = self._idle.popitem(last=False)
+            if self.journal is not None:
+                self.journal.append(Removed(name))
         self.free = max(0, self.free - need)
 
-    def commit(self, holding: Holding, hashes: Sequence[int], full: int) -> None:
+    def commit(self, holding: Holding, request: Request, full: int) -> None:
         """Name the holding's blocks that are now full, so that later prompts can share them.
 
         A block whose name exists already (two sequences computed the same prefix at once) is freed.
         """
         uses, idle, shared = self._uses, self._idle, holding.shared
-        names = hashes[len(shared) : full]
+        names = request.block_hashes[len(shared) : full]
+        if self.journal is not None:
+            self._note(self.journal, request, len(shared), names)
         for name in names:
             count = uses.get(name, 0)
             if count or name in idle:
@@ -116,9 +148,22 @@ class BlockPool:
 
     def clear(self) -> bool:
         """Forget all idle blocks, as a reset of the prefix cache does; False: blocks in use stay named."""
+        if self.journal is not None:
+            self.journal.extend([Removed(name) for name in self._idle] if self._uses else [Cleared()])
         self.free += len(self._idle)
         self._idle.clear()
         return not self._uses
+
+    def _note(self, journal: list[Change], request: Request, first: int, names: Sequence[int]) -> None:
+        """Note the names that are new, a change for each run of them."""
+        for position, name in enumerate(names, first):
+            if name in self._uses or name in self._idle:
+                continue
+            last = journal[-1] if journal else None
+            if isinstance(last, Stored) and last.request is request and last.first + last.blocks == position:
+                journal[-1] = last._replace(blocks=last.blocks + 1)
+            else:
+                journal.append(Stored(request, position, 1))
 
     def _use(self, names: Sequence[int]) -> None:
         uses, idle = self._uses, self._idle

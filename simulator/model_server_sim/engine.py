@@ -38,26 +38,18 @@ from typing import NamedTuple
 from model_server_sim.blocks import BlockPool, Holding
 from model_server_sim.jitter import Jitter
 from model_server_sim.params import EngineParams
+from model_server_sim.request import Request
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One generation, as the engine needs it."""
-
-    request_id: str
-    prompt_tokens: int
-    """At least 1."""
-    output_tokens: int
-    """Tokens after which the generation ends, at least 1."""
-    block_hashes: tuple[int, ...] = ()
-    """Name of each full block in order, each depending on all before it. May cover output tokens too."""
-    adapter: str | None = None
-    """LoRA adapter, None for the base model."""
-    remote_prefill: bool = False
-    """The prompt's keys and values come from another engine: this one transfers them, then decodes."""
-    remote_decode: bool = False
-    """Another engine decodes: this one computes the prompt and one token, and holds the blocks after that
-    until `Engine.release`. `output_tokens` must be 1."""
+__all__ = [
+    "Counters",
+    "Engine",
+    "Event",
+    "Place",
+    "Progress",
+    "Request",
+    "Sequence",
+    "Step",
+]
 
 
 class Place(IntEnum):
@@ -500,7 +492,7 @@ class Engine:
                 continue  # aborted while the iteration ran
             sequence._computed += count
             full = sequence._computed // size
-            self.pool.commit(sequence.holding, sequence.request.block_hashes, full)
+            self.pool.commit(sequence.holding, sequence.request, full)
             if sequence._computed < sequence.tokens:
                 continue
             sequence._generated += 1
@@ -560,7 +552,7 @@ class Engine:
                 self.counters.generation_tokens -= excess
                 self.counters.accepted_tokens -= excess
                 generated, context = request.output_tokens, context - excess
-            self.pool.commit(holding, request.block_hashes, context // size)
+            self.pool.commit(holding, request, context // size)
             sequence._clock = None
             sequence._generated = generated
             sequence._computed = context

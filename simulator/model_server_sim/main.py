@@ -21,9 +21,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from typing_extensions import override
 
+from model_server_sim.engine import Engine
 from model_server_sim.params import EngineParams
 from model_server_sim.presets import PRESETS
-from model_server_sim.server import ModelServer, Readiness, ServerSettings
+from model_server_sim.server import ModelServer, Publisher, Readiness, ServerSettings
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
@@ -50,6 +51,10 @@ def _ports(text: str) -> list[int]:
     if len(set(ports)) != len(ports) or not all(0 < port < 65536 for port in ports):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of different ports, such as 8000,8001")
     return ports
+
+
+def _port(text: str) -> int:
+    return _ports(text)[0] if text != "0" else 0
 
 
 def _number(text: str) -> float:
@@ -86,6 +91,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--admin", action="store_true", help="serve /sim/faults and /sim/crash: anyone can break the server"
+    )
+    parser.add_argument(
+        "--kv-events-port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="publish KV-cache events over ZMQ; the port of rank 0 (default: off; vLLM's is 5557)",
+    )
+    parser.add_argument(
+        "--kv-events-replay-port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="send old KV-cache events again on request; the port of rank 0 (default: off)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of outputs and jitter")
     parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds per real second")
@@ -157,6 +176,33 @@ def _uniforms(settings: ServerSettings) -> list[Callable[[], float]]:
     return [random.Random(f"{settings.seed}/{name}").random for name in names]  # noqa: S311 (no secret)
 
 
+def _publisher(
+    arguments: argparse.Namespace,
+    settings: ServerSettings,
+    tasks: asyncio.TaskGroup,
+    stack: contextlib.AsyncExitStack,
+) -> Callable[[Engine, int], Publisher]:
+    """Return a maker of publishers on the ports of the flags plus the rank, as vLLM counts them."""
+    from model_server_sim.kv_publisher import KvPublisher  # ZMQ is loaded only when it is used
+
+    def make(engine: Engine, rank: int) -> Publisher:
+        replay = arguments.kv_events_replay_port
+        topic = f"kv@{os.environ.get('POD_NAME') or settings.address}@{settings.models[0]}"
+        publisher = KvPublisher(
+            engine,
+            arguments.host,
+            arguments.kv_events_port + rank,
+            replay and replay + rank,
+            topic,
+            rank,
+        )
+        stack.callback(publisher.close)
+        stack.callback(tasks.create_task(publisher.serve_replays()).cancel)
+        return publisher
+
+    return make
+
+
 async def serve(arguments: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT, then drain. ExceptionGroup of OSError when a port cannot be bound."""
     stop = asyncio.Event()
@@ -167,9 +213,13 @@ async def serve(arguments: argparse.Namespace) -> None:
     runners = []
     # A failed driver ends the process: otherwise requests would wait for an engine that is never stepped.
     async with asyncio.TaskGroup() as drivers, contextlib.AsyncExitStack() as stack:
-        for index, port in enumerate(arguments.port):
+        for index in range(len(arguments.port)):
             settings = _settings(arguments, index)
-            server = ModelServer(settings, _uniforms(settings), readiness, lambda: os._exit(CRASH_CODE))
+            publisher = None
+            if arguments.kv_events_port:
+                publisher = _publisher(arguments, settings, drivers, stack)
+            uniforms = _uniforms(settings)
+            server = ModelServer(settings, uniforms, readiness, lambda: os._exit(CRASH_CODE), publisher)
             for driver in server.drivers:
                 stack.callback(drivers.create_task(driver.run()).cancel)
             # A client that hangs up cancels its handler, which aborts the sequence.
@@ -179,6 +229,8 @@ async def serve(arguments: argparse.Namespace) -> None:
             await runner.setup()
             runners.append(runner)
             stack.push_async_callback(runner.cleanup)
+        # The first port opens last: once it answers a probe, all of them serve.
+        for runner, port in reversed([*zip(runners, arguments.port, strict=True)]):
             await web.TCPSite(runner, arguments.host, port, backlog=1024).start()
         _log.info("serving on %s, ports %s", arguments.host, ",".join(map(str, arguments.port)))
         await stop.wait()

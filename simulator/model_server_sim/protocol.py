@@ -50,6 +50,8 @@ class Limits:
     mean_output_tokens: int
     """Mean length of an output that the model ends by itself, tokens."""
     seed: int
+    keeps_tokens: bool = False
+    """Checked requests carry the token ids of their prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Generation:
     finish_reason: str
     remote_prefill: bool = False
     remote_decode: bool = False
+    token_ids: tuple[int, ...] = ()
 
 
 def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
@@ -110,6 +113,7 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
         finish_reason="stop" if stops else "length",
         remote_prefill=remote_prefill,
         remote_decode=remote_decode,
+        token_ids=tuple(prompt.decode_ids(material)) if limits.keeps_tokens else (),
     )
 
 

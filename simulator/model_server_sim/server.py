@@ -12,13 +12,13 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from model_server_sim import prompt, protocol
 from model_server_sim.driver import Driver, Stream
-from model_server_sim.engine import Engine, Request, Sequence
+from model_server_sim.engine import Engine, Request, Sequence, Step
 from model_server_sim.faults import Faults
 from model_server_sim.headers import (
     ADDRESS_HEADER,
@@ -68,14 +68,36 @@ class ServerSettings:
     """Faults can be injected by request."""
 
 
+class Publisher(Protocol):
+    """Tells others what happens to an engine's named blocks."""
+
+    def publish(self) -> None:
+        """Send what happened since the last call."""
+        ...
+
+
 class Unit:
-    """One engine behind a port, with its series."""
+    """One engine behind a port, with its series and its publisher of KV events."""
 
-    __slots__ = ("driver", "metrics")
+    __slots__ = ("driver", "metrics", "publisher")
 
-    def __init__(self, driver: Driver, metrics: EngineMetrics) -> None:
-        self.driver = driver
+    def __init__(
+        self, engine: Engine, time_scale: float, metrics: EngineMetrics, publisher: Publisher | None
+    ) -> None:
+        self.driver = Driver(engine, time_scale, self._record)
         self.metrics = metrics
+        self.publisher = publisher
+
+    def clear_prefixes(self) -> None:
+        """Forget the prefix cache's idle blocks."""
+        self.driver.change(lambda engine, _: engine.pool.clear())
+        if self.publisher is not None:
+            self.publisher.publish()
+
+    def _record(self, engine: Engine, step: Step) -> None:
+        self.metrics.record(engine, step)
+        if self.publisher is not None:
+            self.publisher.publish()
 
     def load(self) -> int:
         """Return what the next request is sent by: vLLM's sum of four times the waiting and the running."""
@@ -87,7 +109,8 @@ class ModelServer:
     """The engines of one port with its routes. `readiness` is shared by all ports of a process.
 
     `uniform` gives the randomness of each engine, in the order of `settings.ranks`, and last that of the
-    faults. `crash` ends the process at once.
+    faults. `crash` ends the process at once. `publisher` makes the publisher of an engine's KV events from
+    the engine and its rank.
     """
 
     def __init__(
@@ -96,6 +119,7 @@ class ModelServer:
         uniform: list[Callable[[], float]],
         readiness: "Readiness",
         crash: Callable[[], object],
+        publisher: Callable[[Engine, int], Publisher] | None = None,
     ) -> None:
         self._settings = settings
         self._readiness = readiness
@@ -111,8 +135,9 @@ class ModelServer:
                 created=float(self._created),
                 with_lora=bool(settings.adapters) or settings.runtime_lora,
             )
-            driver = Driver(Engine(settings.params, numbers), settings.time_scale, metrics.record)
-            self._units.append(Unit(driver, metrics))
+            engine = Engine(settings.params, numbers)
+            publishes = publisher(engine, rank) if publisher else None
+            self._units.append(Unit(engine, settings.time_scale, metrics, publishes))
         self._limits = protocol.Limits(
             models=settings.models,
             adapters=settings.adapters,
@@ -120,6 +145,7 @@ class ModelServer:
             block_size=settings.params.block_size,
             mean_output_tokens=settings.mean_output_tokens,
             seed=settings.seed,
+            keeps_tokens=publisher is not None,
         )
         self._headers = {SERVER_HEADER: settings.name, ADDRESS_HEADER: settings.address}
         self._sleep_level: int | None = None
@@ -264,6 +290,7 @@ class ModelServer:
             adapter=made.adapter,
             remote_prefill=made.remote_prefill,
             remote_decode=made.remote_decode,
+            token_ids=made.token_ids,
         )
         try:
             stream = unit.driver.submit(request, whole=not made.stream)
@@ -360,7 +387,7 @@ class ModelServer:
             raise ApiError(400, "level must be 1 or 2", param="level")
         self._sleep_level = int(level)
         for unit in self._units:
-            unit.driver.change(lambda engine, _: engine.pool.clear())
+            unit.clear_prefixes()
             unit.metrics.asleep(self._sleep_level)
         self._hold_or_run()
         return web.Response()
@@ -377,7 +404,7 @@ class ModelServer:
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
         for unit in self._units:
-            unit.driver.change(lambda engine, _: engine.pool.clear())
+            unit.clear_prefixes()
         return web.Response()
 
     async def _show_faults(self, _: web.Request) -> web.Response:
