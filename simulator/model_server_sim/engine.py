@@ -28,13 +28,14 @@ names, by which later prompts share them, when the sequence ends.
 """
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import count as counter
 from typing import NamedTuple
 
+from model_server_sim.adapters import AdapterSlots
 from model_server_sim.blocks import BlockPool, Holding
 from model_server_sim.jitter import Jitter
 from model_server_sim.params import EngineParams
@@ -212,9 +213,7 @@ class Engine:
         self._waiting: deque[Sequence] = deque()
         self._transfers: list[tuple[float, int, Sequence]] = []
         self._transferred: deque[Sequence] = deque()
-        # Adapters: loaded ones, least recently used first; running sequences of each.
-        self._loaded: OrderedDict[str, None] = OrderedDict()
-        self._adapter_uses: dict[str, int] = {}
+        self._adapters = AdapterSlots(params.max_loras)
         # The batch. `_crossings[r]` counts decoding sequences that need a block when the clock is r modulo
         # the block size; `_offsets` is the sum of their contexts minus the clock.
         self._prefilling: dict[str, Sequence] = {}
@@ -273,11 +272,11 @@ class Engine:
 
     def running_adapters(self) -> set[str]:
         """Return the adapters of running requests."""
-        return set(self._adapter_uses)
+        return set(self._adapters.uses)
 
     def loaded_adapters(self) -> list[str]:
         """Return the adapters in LoRA slots, least recently used first; vLLM's metrics show no idle ones."""
-        return list(self._loaded)
+        return self._adapters.loaded
 
     def submit(self, request: Request, now: float) -> Sequence:
         """Queue a request; call `step` or `advance` next. Raises ValueError if it could never be served."""
@@ -560,11 +559,7 @@ class Engine:
         else:
             del self._prefilling[request.request_id]
         if request.adapter:
-            left = self._adapter_uses[request.adapter] - 1
-            if left:
-                self._adapter_uses[request.adapter] = left
-            else:
-                del self._adapter_uses[request.adapter]
+            self._adapters.leave(request.adapter)
 
     # The choice of the next batch.
 
@@ -677,7 +672,7 @@ class Engine:
             while queue and budget and self.running < limit:
                 sequence = queue[0]
                 adapter = sequence.request.adapter
-                if adapter and not self._has_slot(adapter):
+                if adapter and not self._adapters.has_room_for(adapter):
                     passed_over.append(queue.popleft())
                     continue
                 count = self._admit(sequence, start, budget)
@@ -685,28 +680,12 @@ class Engine:
                     break
                 queue.popleft()
                 budget -= count
-                if count and adapter:
-                    loads += self._occupy(adapter)
+                if count and adapter and self._adapters.occupy(adapter):
+                    loads += 1
+                    self.counters.lora_loads += 1
             queue.extendleft(reversed(passed_over))
             passed_over.clear()
         return loads
-
-    def _has_slot(self, adapter: str) -> bool:
-        """Return whether the adapter runs already or a slot has no running sequence."""
-        return adapter in self._adapter_uses or len(self._adapter_uses) < self.params.max_loras
-
-    def _occupy(self, adapter: str) -> int:
-        """Put an adapter to use; return 1 when it has to be loaded, in place of the longest unused one."""
-        uses, loaded = self._adapter_uses, self._loaded
-        uses[adapter] = uses.get(adapter, 0) + 1
-        if adapter in loaded:
-            loaded.move_to_end(adapter)
-            return 0
-        if len(loaded) >= self.params.max_loras:
-            del loaded[next(name for name in loaded if name not in uses)]
-        loaded[adapter] = None
-        self.counters.lora_loads += 1
-        return 1
 
     def _admit(self, sequence: Sequence, start: float, budget: int) -> int | None:
         """Let a queue's head in; return the tokens scheduled, None if too few blocks are free.

@@ -69,7 +69,7 @@ class ServerSettings:
 
 
 class Publisher(Protocol):
-    """Tells others what happens to an engine's named blocks."""
+    """Sends to subscribers what happens to an engine's named blocks."""
 
     def publish(self) -> None:
         """Send what happened since the last call."""

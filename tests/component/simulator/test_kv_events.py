@@ -84,7 +84,7 @@ async def tokens_of(simulator: Simulator, text: str) -> list[int]:
         return list((await response.json())["tokens"])
 
 
-async def test_new_blocks_are_told_with_their_tokens_and_known_ones_are_not(
+async def test_new_blocks_are_published_with_their_tokens_and_known_ones_are_not(
     start: Start, subscribe: Any
 ) -> None:
     simulator = await start(*FAST, "--model", "m", "--lora", "tuned", env={"POD_NAME": "pod-3"})
@@ -114,7 +114,7 @@ async def test_new_blocks_are_told_with_their_tokens_and_known_ones_are_not(
     assert not set(tuned[0][1]) & set(hashes)
 
 
-async def test_evicted_blocks_and_a_cleared_cache_are_told(start: Start, subscribe: Any) -> None:
+async def test_evicted_blocks_and_a_cleared_cache_are_published(start: Start, subscribe: Any) -> None:
     flags = ("--num-gpu-blocks", "40", "--max-model-len", "640")
     simulator = await start(*FAST, *flags, env={"VLLM_SERVER_DEV_MODE": "1"})
     subscriber = subscribe(simulator)
