@@ -78,6 +78,7 @@ class Workload(Protocol):
         """Return the requests that follow the end of one, e.g. a chat's next turn after a think time.
 
         Each has `arrival_s >= now`; mostly there is none or one. `served` is False when the request was
-        refused or failed: a chat then ends, and a client of a closed loop goes on after its think time.
+        refused or failed: a chat then ends, and a client of a closed loop goes on after its think time or a
+        second, whichever is longer.
         """
         ...

@@ -3,9 +3,12 @@
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from headroom_cli.local import Groups
@@ -93,7 +96,7 @@ def simulate(given: argparse.Namespace) -> int:
     _check_plot(given.plot)
     seeds = range(given.seed, given.seed + given.seeds)
     points = [Point(each.file.config, each.replicas) for each in pools]
-    with tables.progress_bar() as shown, Workers(given.jobs) as workers:
+    with _ended_by_sigterm(), tables.progress_bar() as shown, Workers(given.jobs) as workers:
         progress = Progress(shown)
         runners = [
             Runner(
@@ -113,6 +116,20 @@ def simulate(given: argparse.Namespace) -> int:
             raise SimulateError(f"{error}; is there too little memory? --jobs 1 needs the least") from error
     finish()
     return 0
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an orderly end, so that the processes of the simulation end too."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _study(

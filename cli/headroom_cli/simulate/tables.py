@@ -35,7 +35,8 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
 def print_study(title: str, study: Study, sentences: Sequence[str]) -> None:
     """Print the pool's figures, the counts and profiles that were tried, and the sentences."""
     console = _console()
-    console.print(_figures(title, [("", study.own)]))
+    console.print(title, soft_wrap=True, highlight=False)
+    console.print(_figures(study.own))
     counts = Table("replicas", "within SLOs", "TTFT p90", "TPOT p90", title="Replicas")
     for each in study.counts:
         counts.add_row(str(each.point.replicas), *_short(each))
@@ -55,7 +56,7 @@ def print_study(title: str, study: Study, sentences: Sequence[str]) -> None:
         profiles.add_row(profile.name, *cells, shown(slower, 1000, "ms", signed=True) if gain.half else "-")
     console.print(profiles)
     for sentence in sentences:
-        console.print(sentence, highlight=False)
+        console.print(sentence, soft_wrap=True, highlight=False)
 
 
 def print_comparison(labels: tuple[str, str], comparison: Comparison) -> None:
@@ -79,12 +80,10 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=120, file=sys.stdout)
 
 
-def _figures(title: str, columns: Sequence[tuple[str, Measured]]) -> Table:
-    table = Table(
-        "", *(name for name, _ in columns), title=title, show_header=any(name for name, _ in columns)
-    )
+def _figures(measured: Measured) -> Table:
+    table = Table(show_header=False)
     for name, label, factor, unit in SHOWN:
-        table.add_row(label, *(shown(measured.figures[name], factor, unit) for _, measured in columns))
+        table.add_row(label, shown(measured.figures[name], factor, unit))
     return table
 
 

@@ -59,7 +59,9 @@ def _goodput(axes: Any, goal: float, where: Sequence[float], values: Sequence[In
     _bars(axes, where, values, 100, fmt="o-")
     axes.axhline(goal * 100, color="grey", linestyle="--", linewidth=1)
     axes.set_ylabel("requests within their SLOs, %")
-    axes.set_ylim(0, 105)
+    lowest = 100 * min(goal, *(each.low if each.half >= 0 else each.mean for each in values), 1)
+    margin = (100 - lowest) / 10
+    axes.set_ylim(max(0, lowest - margin), 100 + margin)
 
 
 def plot_comparison(comparison: Comparison, labels: tuple[str, str], path: Path) -> None:

@@ -1,6 +1,7 @@
 """One run of a study, in this process or another: from a point and a seed to its figures."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -10,6 +11,7 @@ from model_server_sim.params import EngineParams
 from pool_simulation.figures import Figures, figures
 from pool_simulation.picker_policy import PickerPolicy, PickerSettings
 from pool_simulation.simulation import Simulation
+from pool_simulation.workload import SimulatedRequest, Workload
 from pool_simulation.workloads.start import Prepared
 
 #: Virtual seconds between two looks at the servers' load.
@@ -60,6 +62,35 @@ class Outcome:
     load: Load
 
 
+class _Fitting:
+    """A workload whose requests are checked against the engine: it would refuse them without their names."""
+
+    def __init__(self, workload: Workload, engine: EngineParams) -> None:
+        self._workload = workload
+        self._engine = engine
+
+    def arrivals(self) -> Iterator[SimulatedRequest]:
+        return map(self._checked, self._workload.arrivals())
+
+    def finished(
+        self, request: SimulatedRequest, now: float, *, served: bool = True
+    ) -> Iterable[SimulatedRequest]:
+        return map(self._checked, self._workload.finished(request, now, served=served))
+
+    def _checked(self, request: SimulatedRequest) -> SimulatedRequest:
+        tokens, most = request.prompt_tokens + request.output_tokens, self._engine.longest_sequence
+        if tokens > most:
+            msg = (
+                f"request {request.request_id} has {tokens} tokens, and the engine takes {most}; bound the "
+                "stream by max_prompt_tokens and a max of output_tokens, or raise the engine's max_model_len"
+            )
+            raise ValueError(msg)
+        if request.adapter and not self._engine.max_loras:
+            msg = f"request {request.request_id} wants an adapter, and the engine has max_loras 0"
+            raise ValueError(msg)
+        return request
+
+
 @cache
 def _registry() -> Registry:
     return Registry.installed()
@@ -68,7 +99,7 @@ def _registry() -> Registry:
 def run(setup: Setup, point: Point, seed: int) -> Outcome:
     """Simulate once. Equal arguments give an equal outcome.
 
-    Raises ValueError for a configuration that the picker refuses, and for a request that no server can hold.
+    Raises ValueError for a configuration that the picker refuses, and for a request that does not fit.
     """
     prepared = setup.workload
     engines = point.replicas * setup.ports
@@ -77,7 +108,7 @@ def run(setup: Setup, point: Point, seed: int) -> Outcome:
         until = math.nextafter(until / point.scale, math.inf)
     simulation = Simulation(
         [setup.engine] * engines,
-        prepared.start(seed, scale=point.scale, priorities=setup.priorities),
+        _Fitting(prepared.start(seed, scale=point.scale, priorities=setup.priorities), setup.engine),
         PickerPolicy(PickerSettings(config=point.config), _registry(), str(seed)),
         duration_s=until,
         seed=str(seed),

@@ -1,10 +1,13 @@
 """Processes that simulate, ended with the block that uses them."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +25,8 @@ class Workers:
     """Runs tasks in `jobs` processes, or in this one if that is 1. Results come in the order of the tasks."""
 
     def __init__(self, jobs: int) -> None:
-        self._executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) if jobs > 1 else None
+        spawn = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(jobs, spawn, _end_with_the_parent) if jobs > 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -56,3 +60,16 @@ class Workers:
             return [executor.submit(run, *task) for task in tasks]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_the_parent() -> None:
+    """End this process when its parent has ended, however: an executor's workers would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -21,6 +21,9 @@ from pool_simulation.workloads.spec import Adapters, Mix, Slo, Stream
 #: Values drawn at once: of a stream, and of each client of a closed loop, of which there may be many.
 BLOCK: Final = 256
 _CLIENT_BLOCK: Final = 8
+#: Shortest pause of a closed loop's client after a refusal. Without it, a client that does not think would be
+#: refused for ever at one moment of virtual time.
+_RETRY_S: Final = 1.0
 
 
 def seeded(seed: int, *names: str | int) -> np.random.SeedSequence:
@@ -164,7 +167,8 @@ class GeneratedStream:
         if served and session.turns:
             at = now + session.turns[-1][2]
         elif session.client is not None:
-            at = now + next(self._clients[session.client][1])
+            think_s = next(self._clients[session.client][1])
+            at = now + (think_s if served else max(think_s, _RETRY_S))
             session = self._client_session(session.client, session.number % MAX_SESSIONS + 1)
         else:
             return ()

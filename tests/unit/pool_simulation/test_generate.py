@@ -3,10 +3,12 @@
 import statistics
 from collections import Counter, defaultdict
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from pool_simulation.workload import SimulatedRequest
+from pool_simulation.workloads import spec, start
 from pool_simulation.workloads.presets import PRESETS
 from workload_runs import requests, workload
 
@@ -114,6 +116,20 @@ def test_a_closed_loop_goes_on_after_a_refusal_and_a_chat_does_not() -> None:
     refused = requests(workload(chat), served=False)
     assert {request.request_id.rpartition("/")[2] for request in refused} == {"0"}
     assert len(requests(workload(chat))) > 1.5 * len(refused)
+
+
+def test_a_client_that_does_not_think_pauses_after_a_refusal() -> None:
+    loop = ONE % "{type: closed_loop, clients: 2, ramp_s: 0}"
+    given = requests(workload(loop), answer_s=0.0, served=False)
+    assert [request.arrival_s for request in given[:6]] == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_priorities_of_a_pools_objectives_replace_those_of_the_file() -> None:
+    text = MIXED.replace("name: chat,", "name: chat, objective: interactive, priority: 1,")
+    prepared = start.prepare(spec.load(text), Path())
+    for priorities, chats in (({}, 1), ({"interactive": 9}, 9)):
+        arrivals = prepared.start(1, priorities=priorities).arrivals()
+        assert {each.stream: each.priority for each in arrivals} == {"chat": chats, "rag": 0, "agents": 0}
 
 
 def test_each_turn_of_a_chat_repeats_all_before_it() -> None:
