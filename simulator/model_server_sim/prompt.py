@@ -38,7 +38,7 @@ def count_tokens(material: bytes) -> int:
 
 
 def block_hashes(material: bytes, block_size: int, salt: str) -> tuple[int, ...]:
-    """Return the 64-bit names of the prompt's full blocks, each depending on all bytes before its end.
+    """Return the 64-bit names of the full blocks, each depending on all bytes before its end.
 
     `salt` is the adapter's name: different adapters must not share blocks.
     """
@@ -69,9 +69,11 @@ def words(digest: int, start: int, stop: int) -> Iterator[str]:
         yield _TOKENS[(digest // 64 + index * stride) % len(_TOKENS)]
 
 
+def text(digest: int, tokens: int) -> str:
+    """Return the whole output text: known before the first token is sent."""
+    return "".join(words(digest, 0, tokens))
+
+
 def content_sha256(digest: int, tokens: int) -> str:
-    """Return the SHA-256, hex, of the whole output text in UTF-8: known before the first token is sent."""
-    whole = hashlib.sha256()
-    for word in words(digest, 0, tokens):
-        whole.update(word.encode())
-    return whole.hexdigest()
+    """Return the SHA-256, hex, of the whole output text in UTF-8."""
+    return hashlib.sha256(text(digest, tokens).encode()).hexdigest()

@@ -65,6 +65,7 @@ class Generation:
     include_usage: bool
     prompt_tokens: int
     block_hashes: tuple[int, ...]
+    """Of the prompt and of the answer as a next turn repeats it."""
     digest: int
     """`prompt.digest_of` prompt and seed: determines the output's words."""
     output_tokens: int
@@ -99,6 +100,9 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
     stops = natural <= longest and not _flag(fields, "ignore_eos")
     stream = _flag(fields, "stream")
     remote_prefill, remote_decode = _transfer(fields, max_tokens)
+    output_tokens = natural if stops else longest
+    # What a next turn repeats: its prompt then begins with these bytes, and finds their blocks.
+    said = material + (b"<|assistant|>" if chat else b"") + prompt.text(digest, output_tokens).encode()
     return Generation(
         chat=chat,
         model=model,
@@ -106,14 +110,14 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
         stream=stream,
         include_usage=stream and _include_usage(fields),
         prompt_tokens=prompt_tokens,
-        block_hashes=prompt.block_hashes(material, limits.block_size, adapter or ""),
+        block_hashes=prompt.block_hashes(said, limits.block_size, adapter or ""),
         digest=digest,
-        output_tokens=natural if stops else longest,
+        output_tokens=output_tokens,
         max_tokens=max_tokens,
         finish_reason="stop" if stops else "length",
         remote_prefill=remote_prefill,
         remote_decode=remote_decode,
-        token_ids=tuple(prompt.decode_ids(material)) if limits.keeps_tokens else (),
+        token_ids=tuple(prompt.decode_ids(said)) if limits.keeps_tokens else (),
     )
 
 
@@ -294,7 +298,7 @@ def answer(
 
     `transfer` says where its keys and values can be fetched.
     """
-    text = "".join(prompt.words(made.digest, 0, made.output_tokens))
+    text = prompt.text(made.digest, made.output_tokens)
     choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": made.finish_reason}
     if made.chat:
         choice["message"] = {"role": "assistant", "content": text}

@@ -22,4 +22,4 @@ class Request:
     """Another engine decodes: this one computes the prompt and one token, and holds the blocks after that
     until `Engine.release`. `output_tokens` must be 1."""
     token_ids: tuple[int, ...] = ()
-    """Of the prompt; only KV events need them."""
+    """As far as `block_hashes` go; only KV events need them."""

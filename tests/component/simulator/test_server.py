@@ -39,6 +39,22 @@ async def test_a_repeated_prompt_is_cached(start: Start) -> None:
     assert await simulator.metric("vllm:prefix_cache_hits_total") == 1584
 
 
+async def test_a_next_turn_finds_the_blocks_of_the_answer_that_it_repeats(start: Start) -> None:
+    simulator = await start(*FAST)
+    said = [{"role": "user", "content": "Tell me of harbours. " * 10}]
+    usages = []
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            body = {"messages": said, "max_tokens": 100, "ignore_eos": True}
+            async with session.post(simulator.url + "/v1/chat/completions", json=body) as response:
+                fields = await response.json()
+            usages.append(fields["usage"])
+            said += [fields["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    first, cached = usages[0], usages[1]["prompt_tokens_details"]["cached_tokens"]
+    assert first["prompt_tokens"] < cached <= first["prompt_tokens"] + first["completion_tokens"]
+    assert cached > first["prompt_tokens"] + first["completion_tokens"] - 2 * 16
+
+
 async def test_the_seed_decides_the_answers(start: Start) -> None:
     texts = []
     for seed in ("1", "1", "2"):
