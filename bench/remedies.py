@@ -26,7 +26,11 @@ def _scraped(interval_s: float, *, counts: bool = True, expires: bool = True) ->
     return PickerSettings(scrape=timing, counts_own_requests=counts, expires_metrics=expires)
 
 
-_WITHOUT_PREFIX = {name: weight for name, weight in DEFAULT_WEIGHTS.items() if name != "prefix-cache-scorer"}
+def _without(scorer: str) -> dict[str, float]:
+    return {name: weight for name, weight in DEFAULT_WEIGHTS.items() if name != scorer}
+
+
+_BY_ACTIVE = {"active-request-scorer": 2.0, **_without("queue-scorer")}
 SETTINGS: Final = {
     "default": PickerSettings(),
     "no ledger, 50 ms": _scraped(0.05, counts=False),
@@ -36,10 +40,11 @@ SETTINGS: Final = {
     "scrape 1 s": _scraped(1.0),
     "scrape 5 s, expires at 2 s": _scraped(5.0),
     "scrape 5 s, never expires": _scraped(5.0, expires=False),
-    "no prefix scorer": PickerSettings(config=picker_config(_WITHOUT_PREFIX)),
+    "no prefix scorer": PickerSettings(config=picker_config(_without("prefix-cache-scorer"))),
     "with no-hit-lru": PickerSettings(config=picker_config({**DEFAULT_WEIGHTS, "no-hit-lru-scorer": 1})),
     "prefix weight 1": PickerSettings(config=picker_config({**DEFAULT_WEIGHTS, "prefix-cache-scorer": 1})),
     "prefix weight 10": PickerSettings(config=picker_config({**DEFAULT_WEIGHTS, "prefix-cache-scorer": 10})),
+    "active-request for queue": PickerSettings(config=picker_config(_BY_ACTIVE)),
 }
 VARIANTS.update({name: picker(settings) for name, settings in SETTINGS.items()})
 FIGURES: Final = (
