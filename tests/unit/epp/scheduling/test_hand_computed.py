@@ -1,0 +1,629 @@
+"""Golden decisions: what each plugin answers in one small situation, worked out by hand beside each case.
+
+The pool has three servers, p0 to p2, idle and freshly scraped unless a case says otherwise. A prompt of n
+tokens is 4n bytes. A plugin without a case here fails the last test.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from endpoint_picker.config.build import build
+from endpoint_picker.config.registry import Registry
+from endpoint_picker.datalayer.adapters import AdapterReading
+from endpoint_picker.datalayer.metrics_page import PageReader, engine_of
+from endpoint_picker.datalayer.table import Endpoint, Floats
+from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
+from endpoint_picker.routing import build_router
+from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.plugin import Pool
+from ext_proc.body.usage import Usage
+
+NAN = np.nan
+NOW = 100.0
+REGISTRY = Registry.installed()
+
+
+class Draws:
+    """Randomness whose draws are given."""
+
+    def __init__(self, *draws: float) -> None:
+        self._draws = draws
+
+    def random(self, size: int) -> Floats:
+        assert size <= len(self._draws)
+        return np.array(self._draws[:size])
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Columns have one value for each server."""
+
+    waiting: Sequence[float] = (0, 0, 0)
+    running: Sequence[float] = (0, 0, 0)
+    kv_usage: Sequence[float] = (0, 0, 0)
+    unseen: Sequence[int] = (0, 0, 0)
+    requests: Sequence[int] = (0, 0, 0)
+    """In flight from this picker."""
+    tokens: Sequence[int] = (0, 0, 0)
+    matched: Sequence[float] = (0, 0, 0)
+    """Blocks of 64 tokens of the prompt that the server holds."""
+    blocks: int = 0
+    """Full blocks of the prompt."""
+    age: Sequence[float] = (0, 0, 0)
+    labels: Sequence[Mapping[str, str]] = ({}, {}, {})
+    adapters: Sequence[AdapterReading | None] = (None, None, None)
+    new_prompts: Sequence[int] = ()
+    """Servers that the last prompts that no server held went to, the oldest first."""
+    draws: Sequence[float] = (0.0, 0.0, 0.0)
+    prompt_tokens: int = 0
+    priority: int = 0
+    model: str = "m"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def made(kind: str, situation: Situation, parameters: dict[str, Any]) -> tuple[Any, Pool]:
+    pool = Pool(clock=lambda: NOW)
+    pool.rng = Draws(*situation.draws)
+    table = pool.table
+    table.replace(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels=labels)
+        for n, labels in enumerate(situation.labels)
+    )
+    rows = table.ready_rows
+    table.waiting[rows], table.running[rows] = situation.waiting, situation.running
+    table.kv_usage[rows], table.unseen[rows] = situation.kv_usage, situation.unseen
+    table.inflight_requests[rows], table.inflight_tokens[rows] = situation.requests, situation.tokens
+    table.scraped_at[rows] = NOW - np.array(situation.age)
+    for row, reading in zip(rows.tolist(), situation.adapters, strict=True):
+        table.adapters.report(row, reading, NOW)
+    plugin_class = REGISTRY.find(kind, "")
+    plugin = plugin_class(plugin_class.params_type.model_validate(parameters))
+    plugin.attach(pool)
+    return plugin, pool
+
+
+def asked(situation: Situation, pool: Pool) -> tuple[InferenceRequest, Candidates]:
+    request = InferenceRequest(
+        request_id="r",
+        model=situation.model,
+        prompt=b"p" * (4 * situation.prompt_tokens),
+        headers=situation.headers,
+    )
+    request.priority = situation.priority
+    candidates = Candidates(pool.table.ready_rows)
+    candidates.prompt_blocks, candidates.block_tokens = situation.blocks, 64
+    candidates.prefix_matched = np.array(situation.matched, dtype=np.float64)
+    return request, candidates
+
+
+S = Situation
+
+SCORES: list[tuple[str, str, dict[str, Any], Situation, list[float]]] = [
+    # (max - q) / (max - min): (8-2)/(8-2), (8-5)/6, 0.
+    ("queue-scorer", "relative", {}, S(waiting=(2, 5, 8)), [1.0, 0.5, 0.0]),
+    # What was sent since the scrape counts: q = 2+4, 5, 8; (8-6)/3, (8-5)/3, 0.
+    ("queue-scorer", "unseen", {}, S(waiting=(2, 5, 8), unseen=(4, 0, 0)), [2 / 3, 1.0, 0.0]),
+    ("queue-scorer", "equal", {}, S(waiting=(3, 3, 3)), [1.0, 1.0, 1.0]),
+    # An unknown queue is worst while another one is known.
+    ("queue-scorer", "unknown", {}, S(waiting=(NAN, 5, 9)), [0.0, 1.0, 0.0]),
+    # Without any metrics: requests in flight, (3-1)/2, (3-2)/2, 0.
+    ("queue-scorer", "no metrics", {}, S(waiting=(NAN, NAN, NAN), requests=(1, 2, 3)), [1.0, 0.5, 0.0]),
+    # (40 - r) / 30.
+    ("running-requests-size-scorer", "relative", {}, S(running=(10, 40, 25)), [1.0, 0.0, 0.5]),
+    # 1 - usage; unknown is 0.
+    ("kv-cache-utilization-scorer", "free part", {}, S(kv_usage=(0.25, 1.0, NAN)), [0.75, 0.0, 0.0]),
+    # 0.5 * (1 - min(q, 128) / 128): 0.5 * (1 - 0), 0.5 * (1 - 32/128), 0.5 * (1 - 1).
+    ("load-aware-scorer", "absolute", {}, S(waiting=(0, 32, 500)), [0.5, 0.375, 0.0]),
+    # 0.5 * (1 - min(3 + 1, 8) / 8); unknown is 0.
+    (
+        "load-aware-scorer",
+        "threshold",
+        {"threshold": 8},
+        S(waiting=(3, 0, NAN), unseen=(1, 0, 0)),
+        [0.25, 0.5, 0],
+    ),
+    # Idle is 1; else (10 - c) / 10.
+    ("active-request-scorer", "busy", {}, S(requests=(0, 4, 10)), [1.0, 0.6, 0.0]),
+    # Up to 4 is idle; else (10 - c) / 10 * 0.5.
+    (
+        "active-request-scorer",
+        "threshold and ceiling",
+        {"idleThreshold": 4, "maxBusyScore": 0.5},
+        S(requests=(4, 6, 10)),
+        [1.0, 0.2, 0.0],
+    ),
+    # Of 10 blocks of 64 tokens 10, 5 and 0 are held: 0, 320 and 640 tokens more.
+    # 1 - (200+0)/1000, 1 - (0+320)/1000, 1 - min(600+640, 1000)/1000.
+    (
+        "token-load-scorer",
+        "tokens",
+        {"queueThresholdTokens": 1000},
+        S(tokens=(200, 0, 600), blocks=10, matched=(10, 5, 0)),
+        [0.8, 0.68, 0.0],
+    ),
+    # match / total.
+    ("prefix-cache-scorer", "ratio", {}, S(blocks=20, matched=(20, 5, 0)), [1.0, 0.25, 0.0]),
+    # 0.5 * min(1, m*64/2560)^2 + 0.5 * m/40: 40 blocks: 0.5 + 0.5; 20: 0.5 * (1280/2560)^2 + 0.25 = 0.375.
+    (
+        "prefix-cache-scorer",
+        "length",
+        {"matchLengthWeight": 0.5, "matchLengthScaleTokens": 2560},
+        S(blocks=40, matched=(40, 20, 0)),
+        [1.0, 0.375, 0.0],
+    ),
+    ("prefix-cache-scorer", "no full block", {}, S(), [0.0, 0.0, 0.0]),
+    # Known prompt.
+    ("no-hit-lru-scorer", "known prompt", {}, S(blocks=4, matched=(0, 1, 0)), [0.5, 0.5, 0.5]),
+    # Never used: p1 (rank 0); then p2 and p0 by age (ranks 1 and 2): 1 - rank/2.
+    ("no-hit-lru-scorer", "new prompt", {}, S(blocks=4, new_prompts=(0, 2, 0)), [0.0, 1.0, 0.5]),
+    # Only one is remembered, p0: p1 and p2 rank 0 and 1, p0 rank 2.
+    (
+        "no-hit-lru-scorer",
+        "small memory",
+        {"lruSize": 1},
+        S(blocks=4, new_prompts=(2, 0)),
+        [0.0, 1.0, 0.5],
+    ),
+    (
+        "header-label-affinity-scorer",
+        "equal value",
+        {"headerName": "X-Zone", "labelKey": "zone"},
+        S(headers={"x-zone": "b"}, labels=({"zone": "a"}, {"zone": "b"}, {})),
+        [0.0, 1.0, 0.0],
+    ),
+    # 2,000 tokens. "0-8000": width 8,000, 0.3 + 0.7 * (0.7/1.8 + 0.3 * 6000/8000) = 0.729722.
+    # "4000-8000": 2,000 away, 0.3 / (1 + 2) = 0.1. No label: 0.5.
+    (
+        "context-length-aware",
+        "ranges",
+        {},
+        S(
+            prompt_tokens=2000,
+            labels=(
+                {"llm-d.ai/context-length-range": "0-8000"},
+                {"llm-d.ai/context-length-range": "4000-8000"},
+                {},
+            ),
+        ),
+        [0.3 + 0.7 * (0.7 / 1.8 + 0.225), 0.1, 0.5],
+    ),
+    # p0 runs the adapter: 1. p1 has a free slot: 0.8. p2 is full of others that run: 0.
+    (
+        "lora-affinity-scorer",
+        "slots",
+        {},
+        S(
+            model="a",
+            adapters=(
+                AdapterReading(frozenset({"a"}), frozenset(), 1),
+                AdapterReading(frozenset({"b"}), frozenset(), 2),
+                AdapterReading(frozenset({"b", "c"}), frozenset(), 2),
+            ),
+        ),
+        [1.0, 0.8, 0.0],
+    ),
+    # p0 has the adapter waiting behind full slots: 0.6.
+    (
+        "lora-affinity-scorer",
+        "waiting",
+        {},
+        S(
+            model="a",
+            adapters=(
+                AdapterReading(frozenset({"b"}), frozenset({"a"}), 1),
+                AdapterReading(frozenset({"b"}), frozenset(), 1),
+                None,
+            ),
+        ),
+        [0.6, 0.0, 0.0],
+    ),
+]
+
+ROLES: Sequence[Mapping[str, str]] = ({"tier": "a"}, {"tier": "b"}, {})
+
+KEPT: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
+    ("label-selector-filter", "label", {"matchLabels": {"tier": "b"}}, S(labels=ROLES), [1]),
+    # NotIn is met by p2, which has no label.
+    (
+        "label-selector-filter",
+        "expression",
+        {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]},
+        S(labels=ROLES),
+        [1, 2],
+    ),
+    (
+        "header-based-testing-filter",
+        "named",
+        {},
+        S(headers={"test-epp-endpoint-selection": "10.0.0.2:8000,10.0.0.0"}),
+        [0, 2],
+    ),
+    (
+        "header-based-testing-filter",
+        "unknown",
+        {},
+        S(headers={"test-epp-endpoint-selection": "10.9.9.9"}),
+        [0, 1, 2],
+    ),
+    # 2,000 tokens are in 0-2000 and not in 2001-4000; p2 has no range.
+    (
+        "context-length-aware",
+        "ranges",
+        {"enableFiltering": True},
+        S(
+            prompt_tokens=2000,
+            labels=(
+                {"llm-d.ai/context-length-range": "0-2000"},
+                {"llm-d.ai/context-length-range": "2001-4000"},
+                {},
+            ),
+        ),
+        [0, 2],
+    ),
+    # 9/10 and 8/10 are at least 0.8; p2 holds nothing.
+    ("prefix-cache-affinity-filter", "sticky", {}, S(blocks=10, matched=(9, 8, 0)), [0, 1]),
+    ("prefix-cache-affinity-filter", "none sticky", {}, S(blocks=10, matched=(7, 0, 0)), [0, 1, 2]),
+    # p0 would take 20,000 tokens / 1,000 a second = 20 s, p1 and p2 no time: more than 18 s behind.
+    (
+        "prefix-cache-affinity-filter",
+        "too far behind",
+        {"peakPrefillThroughput": 1000},
+        S(blocks=10, matched=(10, 0, 0), tokens=(20_000, 0, 0)),
+        [0, 1, 2],
+    ),
+    # 18,000 tokens are 18 s: not more than 18 s.
+    (
+        "prefix-cache-affinity-filter",
+        "just near enough",
+        {"peakPrefillThroughput": 1000},
+        S(blocks=10, matched=(10, 0, 0), tokens=(18_000, 0, 0)),
+        [0],
+    ),
+    # The draw 0.2 is below 0.3: all stay.
+    (
+        "prefix-cache-affinity-filter",
+        "exploring",
+        {"explorationProbability": 0.3},
+        S(blocks=10, matched=(10, 0, 0), draws=(0.2,)),
+        [0, 1, 2],
+    ),
+    # q = 4+1, 5, 6 and usage 0.5, 0.8, 0.1: p1's usage is above 0.7, p2's queue above 5.
+    (
+        "utilization-filter",
+        "two limits",
+        {
+            "conditions": [
+                {"metric": "waiting-queue", "maxValue": 5},
+                {"metric": "kv-cache-utilization", "maxValue": 0.7},
+            ]
+        },
+        S(waiting=(4, 5, 6), unseen=(1, 0, 0), kv_usage=(0.5, 0.8, 0.1)),
+        [0],
+    ),
+    # Queue below 5 and cache below 0.8, metrics at most 200 ms old: p1 is full, p2 stale.
+    ("utilization-detector", "full and stale", {}, S(waiting=(4, 5, 0), age=(0.1, 0, 0.3)), [0]),
+    # Below 5 * 1.5 = 7.5.
+    (
+        "utilization-detector",
+        "headroom",
+        {"headroom": 0.5},
+        S(waiting=(7, 8, 0), age=(0, 0, 0)),
+        [0, 2],
+    ),
+    # Below int(3 * 1.4) = 4.
+    (
+        "concurrency-detector",
+        "headroom",
+        {"maxConcurrency": 3, "headroom": 0.4},
+        S(requests=(3, 4, 0)),
+        [0, 2],
+    ),
+]
+
+ORDERS: list[tuple[str, str, dict[str, Any], Sequence[float], Sequence[float], list[int]]] = [
+    # By score.
+    ("max-score-picker", "by score", {}, (0.1, 0.9, 0.5), (0.5, 0.5, 0.5), [1, 2, 0]),
+    # p0 and p2 tie; the larger draw is first.
+    ("max-score-picker", "tie", {"maxNumOfEndpoints": 2}, (0.9, 0.1, 0.9), (0.2, 0.9, 0.7), [2, 0]),
+    # By draw, whatever the scores.
+    ("random-picker", "by draw", {"maxNumOfEndpoints": 2}, (1, 1, 0), (0.1, 0.4, 0.9), [2, 1]),
+    # Keys log(1 - draw) / score: log(0.5)/1 = -0.693; log(0.9)/0.1 = -1.054; log(0.8)/0.5 = -0.446.
+    ("weighted-random-picker", "by key", {}, (1.0, 0.1, 0.5), (0.5, 0.1, 0.2), [2, 0, 1]),
+    # All scores are 0: by draw.
+    ("weighted-random-picker", "all zero", {"maxNumOfEndpoints": 1}, (0, 0, 0), (0.1, 0.9, 0.5), [1]),
+]
+
+SATURATIONS: list[tuple[str, str, dict[str, Any], Situation, float]] = [
+    # max(5/5, 0/0.8) = 1, max(0, 0.4/0.8) = 0.5, stale = 1; on average 2.5 / 3.
+    (
+        "utilization-detector",
+        "mean",
+        {},
+        S(waiting=(5, 0, 0), kv_usage=(0, 0.4, 0), age=(0, 0, 0.3)),
+        2.5 / 3,
+    ),
+    # (50 + 100 + 0) / (3 * 100).
+    ("concurrency-detector", "requests", {}, S(requests=(50, 100, 0)), 0.5),
+    # max(1/2, 50/100), max(2/2, 0), max(0, 25/100): (0.5 + 1 + 0.25) / 3.
+    (
+        "concurrency-detector",
+        "hybrid",
+        {"concurrencyMode": "hybrid", "maxConcurrency": 2, "maxTokenConcurrency": 100},
+        S(requests=(1, 2, 0), tokens=(50, 0, 25)),
+        1.75 / 3,
+    ),
+]
+
+REFUSED: list[tuple[str, str, dict[str, Any], Situation, bool]] = [
+    # (1/5 + 1/5 + 1/5) / 3 = 0.2; 300 * 0.2^5 = 0.096: a draw of 0.09 is refused, one of 0.1 is not.
+    (
+        "probabilistic-admitter",
+        "below",
+        {},
+        S(waiting=(1, 1, 1), priority=-1, draws=(0.09,)),
+        True,
+    ),
+    ("probabilistic-admitter", "above", {}, S(waiting=(1, 1, 1), priority=-1, draws=(0.1,)), False),
+    ("probabilistic-admitter", "priority 0", {}, S(waiting=(9, 9, 9), draws=(0.0,)), False),
+]
+
+REVISIONS: Sequence[Mapping[str, str]] = (
+    {"rev": "a", "role": "x"},
+    {"rev": "b", "role": "x"},
+    {"rev": "b", "role": "y"},
+)
+
+SCREENED: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
+    # Weights a 1, b 2: 0.33 * 3 = 0.99 is a's share, 0.34 * 3 = 1.02 is b's.
+    (
+        "disaggregatedset-rollout-screener",
+        "a",
+        {"revisionGating": {"revisionLabelKey": "rev"}},
+        S(labels=REVISIONS, draws=(0.33,)),
+        [0],
+    ),
+    (
+        "disaggregatedset-rollout-screener",
+        "b",
+        {"revisionGating": {"revisionLabelKey": "rev"}},
+        S(labels=REVISIONS, draws=(0.34,)),
+        [1, 2],
+    ),
+    # a lacks role y.
+    (
+        "disaggregatedset-rollout-screener",
+        "roles",
+        {
+            "revisionGating": {
+                "revisionLabelKey": "rev",
+                "roleLabelKey": "role",
+                "requireRoles": {"values": ["x", "y"]},
+            }
+        },
+        S(labels=REVISIONS, draws=(0.0,)),
+        [1, 2],
+    ),
+]
+
+
+def ids(cases: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [f"{case[0]}: {case[1]}" for case in cases]
+
+
+@pytest.mark.parametrize(("kind", "_", "parameters", "situation", "expected"), SCORES, ids=ids(SCORES))
+def test_scores(
+    kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: list[float]
+) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    request, candidates = asked(situation, pool)
+    for row in situation.new_prompts:
+        nowhere = dataclasses.replace(situation, matched=(0, 0, 0))
+        plugin.decided(*asked(nowhere, pool), Reservation(row, pool.table.generation[row], 0))
+    assert plugin.score(request, candidates, pool.table).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "_", "parameters", "situation", "expected"), KEPT, ids=ids(KEPT))
+def test_kept(
+    kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: list[int]
+) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    request, candidates = asked(situation, pool)
+    assert plugin.filter(request, candidates, pool.table).tolist() == expected
+
+
+@pytest.mark.parametrize(("kind", "_", "parameters", "situation", "expected"), SCREENED, ids=ids(SCREENED))
+def test_screened(
+    kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: list[int]
+) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    request, candidates = asked(situation, pool)
+    assert plugin.screen(request, candidates.rows, pool.table).tolist() == expected
+
+
+@pytest.mark.parametrize(("kind", "_", "parameters", "scores", "draws", "expected"), ORDERS, ids=ids(ORDERS))
+def test_picked(
+    kind: str,
+    _: str,
+    parameters: dict[str, Any],
+    scores: Sequence[float],
+    draws: Sequence[float],
+    expected: list[int],
+) -> None:
+    plugin, pool = made(kind, S(), parameters)
+    _request, candidates = asked(S(), pool)
+    order = plugin.pick(candidates, np.array(scores, dtype=np.float64), Draws(*draws))
+    assert order.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "_", "parameters", "situation", "expected"), SATURATIONS, ids=ids(SATURATIONS)
+)
+def test_saturation(
+    kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: float
+) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    assert plugin.saturation(pool.table.ready_rows, pool.table, NOW) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("kind", "_", "parameters", "situation", "expected"), REFUSED, ids=ids(REFUSED))
+def test_refused(kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: bool) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    request, candidates = asked(situation, pool)
+    assert (plugin.refusal(request, candidates.rows, pool.table, NOW) is not None) is expected
+
+
+# What has no table: the plugin's part in a decision, or the settings that it carries.
+
+
+def routed(config: str, headers: Mapping[str, str]) -> Decision:
+    """Return the decision on a request to three servers; p1 has the shortest queue."""
+    router = build_router(config_text=config, clock=lambda: NOW, rng=np.random.default_rng(1))
+    assert not router.config_error, router.config_error
+    router.replace_endpoints(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000 + n, labels={"tier": "ab"[n // 2]}) for n in range(3)
+    )
+    router.table.waiting[router.table.ready_rows] = [5, 0, 9]
+    answer = router.decide(InferenceRequest(request_id="r", headers=headers), None, lambda _late: None)
+    assert isinstance(answer, Decision)
+    return answer
+
+
+def single_profile_handler() -> None:
+    # The one profile's order: queues 0, 5 and 9.
+    decision = routed("plugins: [{type: single-profile-handler}, {type: queue-scorer}]", {})
+    assert decision.destination == "10.0.0.1:8001,10.0.0.0:8000,10.0.0.2:8002"
+
+
+def header_profile_handler() -> None:
+    config = """
+plugins:
+- {type: header-profile-handler, parameters: {headerName: Kind, defaultProfile: all}}
+- {type: queue-scorer}
+- {type: label-selector-filter, parameters: {matchLabels: {tier: b}}}
+schedulingProfiles:
+- {name: all, plugins: [{pluginRef: queue-scorer}]}
+- {name: tier-b, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}
+"""
+    # Without the header the shortest queue of all; with it, the only server of tier b.
+    assert routed(config, {}).endpoint == "10.0.0.1:8001"
+    assert routed(config, {"kind": "tier-b"}).destination == "10.0.0.2:8002"
+
+
+def data_parallel_profile_handler() -> None:
+    # The chosen rank is in the header; the request enters by port 9000 of its address.
+    config = """
+plugins: [{type: data-parallel-profile-handler, parameters: {primaryPort: 9000}}, {type: queue-scorer}]
+"""
+    decision = routed(config, {})
+    assert decision.destination == "10.0.0.1:9000"
+    assert decision.headers == (("x-data-parallel-host-port", "10.0.0.1:8001"),)
+
+
+def approx_prefix_cache_producer() -> None:
+    # 300 tokens in blocks of 64 are 4 full blocks. After the decision for p1 it holds all 4; a prompt that
+    # differs from token 150 on shares 2 blocks (128 tokens).
+    plugin, pool = made("approx-prefix-cache-producer", S(), {"autoTune": False})
+    request, candidates = asked(S(prompt_tokens=300), pool)
+    plugin.produce(request, candidates, pool.table)
+    assert (candidates.prompt_blocks, candidates.block_tokens) == (4, 64)
+    assert candidates.prefix_matched.tolist() == [0, 0, 0]
+    plugin.decided(request, candidates, Reservation(1, pool.table.generation[1], 0))
+    other = InferenceRequest(request_id="s", model="m", prompt=b"p" * 600 + b"q" * 600)
+    for prompt, matched in ((request, 4), (other, 2)):
+        _request, fresh = asked(S(), pool)
+        plugin.produce(prompt, fresh, pool.table)
+        assert fresh.prefix_matched.tolist() == [0, matched, 0]
+
+
+def destination_endpoint_served_verifier() -> None:
+    plugin, _pool = made("destination-endpoint-served-verifier", S(), {})
+    record = Record(0.0)
+    record.served_by = "10.0.0.1:3000"
+    decision = Decision(destination="", endpoint="", reservations=())
+    header = ("x-conformance-test-served-endpoint", "10.0.0.1:3000")
+    assert list(plugin.response_headers(decision, record)) == [header]
+
+
+def request_attribute_reporter() -> None:
+    # (10 - 4) uncached prompt tokens + 3 * 20 of the completion = 66.
+    expression = (
+        "usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens + 3 * usage.completion_tokens"
+    )
+    attribute = {"key": {"name": "cost"}, "expression": expression}
+    plugin, _pool = made("request-attribute-reporter", S(), {"attributes": [attribute]})
+    record = Record(0.0)
+    record.usage = Usage(10, 20, 4)
+    decision = Decision(destination="", endpoint="", reservations=())
+    assert list(plugin.response_complete(decision, record)) == [("envoy.lb", "cost", 66.0)]
+
+
+def metrics_data_source() -> None:
+    plan = build("plugins: [{type: metrics-data-source, parameters: {port: 8002}}]", REGISTRY).scrape
+    assert plan is not None
+    assert (plan.path, plan.port, plan.uses_tls) == ("/metrics", 8002, False)
+
+
+def core_metrics_extractor() -> None:
+    # Two engines behind one port: 3 + 1 wait, 2 + 0 run, usage is the mean of 0.2 and 0.6; 100 blocks of 16
+    # and 100 of 16 are 200 blocks.
+    page = b"""#
+vllm:num_requests_waiting{engine="0"} 3
+vllm:num_requests_waiting{engine="1"} 1
+vllm:num_requests_running{engine="0"} 2
+vllm:num_requests_running{engine="1"} 0
+vllm:kv_cache_usage_perc{engine="0"} 0.2
+vllm:kv_cache_usage_perc{engine="1"} 0.6
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1
+"""
+    plan = build("plugins: [{type: core-metrics-extractor}]", REGISTRY).scrape
+    assert plan is not None
+    engine = engine_of({}, plan.engine_label_key, plan.default_engine, plan.engines)
+    reading = PageReader(engine).read(page)
+    assert (reading.waiting, reading.running) == (4.0, 2.0)
+    assert reading.kv_usage == pytest.approx(0.4)
+    assert (reading.block_size, reading.num_blocks) == (16, 200)
+
+
+def parser(kind: str, known: bool, others: bool) -> Callable[[], None]:
+    def check() -> None:
+        text = json.dumps({"plugins": [{"type": kind}], "requestHandler": {"parsers": [{"pluginRef": kind}]}})
+        reading = build(text, REGISTRY).reading
+        assert (reading.of_known_apis, reading.of_others) == (known, others)
+
+    return check
+
+
+OTHERS: dict[str, Callable[[], None]] = {
+    "single-profile-handler": single_profile_handler,
+    "header-profile-handler": header_profile_handler,
+    "data-parallel-profile-handler": data_parallel_profile_handler,
+    "approx-prefix-cache-producer": approx_prefix_cache_producer,
+    "destination-endpoint-served-verifier": destination_endpoint_served_verifier,
+    "request-attribute-reporter": request_attribute_reporter,
+    "metrics-data-source": metrics_data_source,
+    "core-metrics-extractor": core_metrics_extractor,
+    "openai-parser": parser("openai-parser", True, True),
+    "passthrough-parser": parser("passthrough-parser", False, False),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_others(kind: str) -> None:
+    OTHERS[kind]()
+
+
+@pytest.mark.parametrize("kind", REGISTRY.types)
+def test_every_plugin_has_a_case(kind: str) -> None:
+    tables: list[Sequence[tuple[Any, ...]]] = [SCORES, KEPT, ORDERS, SATURATIONS, REFUSED, SCREENED]
+    assert kind in OTHERS or any(case[0] == kind for table in tables for case in table), (
+        f"add a case of {kind!r} to {__file__}, worked out by hand"
+    )
