@@ -167,7 +167,15 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring that follows each field in the class's source."""
+    """Return the docstring that follows each field in the sources of the class and its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each.__module__.startswith("endpoint_picker."):
+            found.update(_own_meanings(each))
+    return found
+
+
+def _own_meanings(model: type[BaseModel]) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     body: list[ast.stmt] = getattr(definition, "body", [])
     found = {}

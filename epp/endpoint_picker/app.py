@@ -14,7 +14,7 @@ from cluster_client.api import KubernetesApi
 from endpoint_picker.datalayer.contact import endpoint_health
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
-from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.scrape_columns import ExporterColumns, ScrapeColumns
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
@@ -55,6 +55,9 @@ class Picker:
             self.router.config.scrape,
             clock=time.monotonic,
             interval=settings.refresh_metrics_interval_s,
+        )
+        self.exporters = Scraper(
+            ExporterColumns(self.router.table), self.router.config.exporter, clock=time.monotonic
         )
         add_pool_gauges(
             self.servers.metrics,
@@ -97,7 +100,11 @@ class Picker:
         await self.servers.start()
         tasks = [
             asyncio.create_task(each, name=name)
-            for name, each in (("discovery", self._watch.run()), ("scraper", self.scraper.run()))
+            for name, each in (
+                ("discovery", self._watch.run()),
+                ("scraper", self.scraper.run()),
+                ("exporters", self.exporters.run()),
+            )
         ]
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         serving = asyncio.create_task(self.servers.serve(), name="grpc")
@@ -133,6 +140,7 @@ class Picker:
     def _config(self, text: str) -> None:
         if self.router.apply_config(text):
             self.scraper.use(self.router.config.scrape)
+            self.exporters.use(self.router.config.exporter)
             _log.info("configuration in use", extra={"warnings": list(self.router.config.warnings)})
         else:
             self._complain("configuration", self.router.offered.config)

@@ -25,6 +25,8 @@ class Pod:
     namespace: str
     address: str
     """An IP address in its canonical spelling; "" until the pod has one."""
+    node_address: str
+    """Address of its node, likewise."""
     ready: bool
     """The Ready condition is True, and the pod is neither being deleted nor ended."""
     ended: bool
@@ -52,6 +54,7 @@ def pod_of(manifest: Object) -> Pod:
         name=name,
         namespace=namespace,
         address=_address(status.get("podIP")),
+        node_address=_address(status.get("hostIP")),
         ready=has_ready_condition(manifest) and not metadata.get("deletionTimestamp") and not ended,
         ended=ended,
         labels=strings(metadata.get("labels")),
@@ -61,9 +64,14 @@ def pod_of(manifest: Object) -> Pod:
 
 
 def has_ready_condition(manifest: Object) -> bool:
-    """Return whether the pod's Ready condition is True, as it may still be while the pod is being deleted."""
+    """Return whether the pod's Ready condition is True, as it may still be while the pod is being deleted.
+
+    A readiness gate whose condition is not True counts at once; the kubelet sets Ready some time later.
+    """
     conditions = map(mapping, sequence(mapping(manifest.get("status")).get("conditions")))
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    met = {str(each.get("type")) for each in conditions if each.get("status") == "True"}
+    gates = map(mapping, sequence(mapping(manifest.get("spec")).get("readinessGates")))
+    return "Ready" in met and all(str(each.get("conditionType")) in met for each in gates)
 
 
 def served_ports(active_ports: str | None, ports: Iterable[int]) -> frozenset[int]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,7 +21,14 @@ from endpoint_picker.config.schema import (
     PluginSpec,
     ProfileSpec,
 )
-from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.config.settings_plugins import (
+    GPU_UTILIZATION,
+    CoreMetricsExtractor,
+    DcgmDataSource,
+    DcgmExtractor,
+    MetricsDataSource,
+    SourceParams,
+)
 from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation, joined
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
@@ -84,8 +91,10 @@ def build(text: str, registry: Registry) -> PickerConfig:
     with faults.noted():
         detector = _detector(spec, listed)
     scrape: ScrapePlan | None = None
+    exporter: ScrapePlan | None = None
+    sources: list[tuple[Plugin, Plugin]] = []
     with faults.noted():
-        scrape = _scrape_plan(spec, listed)
+        scrape, exporter, sources = _data_layer(spec, listed)
     parsers: Sequence[Parser] = ()
     with faults.noted():
         parsers = _parsers(spec, listed)
@@ -119,12 +128,11 @@ def build(text: str, registry: Registry) -> PickerConfig:
         ),
     )
     warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
-    effective = Effective(listed, listed.params).text_of(
-        scheduling, specs, running, parsers, scrape=scrape is not None
-    )
+    effective = Effective(listed, listed.params).text_of(scheduling, specs, running, parsers, sources)
     return PickerConfig(
         scheduling=scheduling,
         scrape=scrape,
+        exporter=exporter,
         reading=_reading(parsers),
         warnings=warnings,
         effective=effective,
@@ -278,6 +286,8 @@ _USED_BY_REFERENCE: Final = (
     SaturationDetector,
     MetricsDataSource,
     CoreMetricsExtractor,
+    DcgmDataSource,
+    DcgmExtractor,
     Parser,
 )
 
@@ -429,49 +439,79 @@ def _reading(parsers: Sequence[Parser]) -> BodyReading:
     )
 
 
-def _scrape_plan(spec: EndpointPickerConfig, plugins: Instances) -> ScrapePlan | None:
+def _data_layer(
+    spec: EndpointPickerConfig, plugins: Instances
+) -> tuple[ScrapePlan | None, ScrapePlan | None, list[tuple[Plugin, Plugin]]]:
+    """Return how servers and how exporters are scraped, and each source with its extractor."""
     layer = spec.data_layer
-    source: MetricsDataSource | None = None
-    extractor: CoreMetricsExtractor | None = None
+    pairs: list[tuple[Plugin, Plugin]] = []
     for index, each in enumerate(layer.sources):
         path = f"dataLayer.sources[{index}]"
-        found = _resolve(each, plugins, path)
-        if not isinstance(found, MetricsDataSource):
-            raise ConfigError(path + ".pluginRef", f'"{each.plugin_ref}" is no {MetricsDataSource.type_name}')
-        if source is not None:
-            raise ConfigError(path, "more than one metrics source; keep one")
-        source = found
+        source = _resolve(each, plugins, path)
+        kind = _EXTRACTORS.get(type(source))
+        if kind is None:
+            known = " or ".join(source.type_name for source in _EXTRACTORS)
+            raise ConfigError(path + ".pluginRef", f'"{each.plugin_ref}" is no {known}')
+        if any(type(source) is type(before) for before, _ in pairs):
+            raise ConfigError(path, f"more than one {source.type_name}; keep one")
+        extractor: Plugin | None = None
         for inner, reader in enumerate(each.extractors):
             inner_path = f"{path}.extractors[{inner}]"
             plugin = _resolve(reader, plugins, inner_path)
-            if not isinstance(plugin, CoreMetricsExtractor):
-                raise ConfigError(
-                    inner_path + ".pluginRef", f'"{reader.plugin_ref}" is no {CoreMetricsExtractor.type_name}'
-                )
+            if not isinstance(plugin, kind):
+                fault = f'"{reader.plugin_ref}" is no {kind.type_name}'
+                raise ConfigError(inner_path + ".pluginRef", fault)
+            if extractor is not None:
+                raise ConfigError(inner_path, f"more than one {kind.type_name}; keep one")
             extractor = plugin
-    if source is None and not layer.inject_defaults:
-        return None
-    source = source or plugins.first(MetricsDataSource)
-    extractor = extractor or plugins.first(CoreMetricsExtractor)
-    name = next((name for name, each in plugins.items() if each is extractor), extractor.type_name)
-    engines = extractor.params.engines
-    if not any(each.reads_adapters for each in plugins.values()):
-        engines = {each: replace(engine, lora=None) for each, engine in engines.items()}
+        pairs.append((source, extractor or plugins.first(kind)))
+    if layer.inject_defaults and not any(isinstance(source, MetricsDataSource) for source, _ in pairs):
+        pairs.insert(0, (plugins.first(MetricsDataSource), plugins.first(CoreMetricsExtractor)))
+    scrape: ScrapePlan | None = None
+    exporter: ScrapePlan | None = None
+    for source, extractor in pairs:
+        name = next((name for name, each in plugins.items() if each is extractor), extractor.type_name)
+        if isinstance(source, MetricsDataSource) and isinstance(extractor, CoreMetricsExtractor):
+            engines = extractor.params.engines
+            if not any(each.reads_adapters for each in plugins.values()):
+                engines = {each: replace(engine, lora=None) for each, engine in engines.items()}
+            scrape = _plan(
+                source.params,
+                extractor=name,
+                engine_label_key=extractor.params.engine_label_key,
+                default_engine=extractor.params.default_engine,
+                engines=engines,
+            )
+        elif isinstance(source, DcgmDataSource):
+            exporter = _plan(
+                source.params,
+                extractor=name,
+                largest=GPU_UTILIZATION,
+                at_node=source.params.use_node_address,
+            )
+    return scrape, exporter, pairs
+
+
+#: Type of a source -> type of the extractor that reads its pages.
+_EXTRACTORS: Final[Mapping[type[Plugin], type[Plugin]]] = {
+    MetricsDataSource: CoreMetricsExtractor,
+    DcgmDataSource: DcgmExtractor,
+}
+
+
+def _plan(source: SourceParams, **extractor: Any) -> ScrapePlan:
     return ScrapePlan(
-        path=source.params.path,
-        engine_label_key=extractor.params.engine_label_key,
-        default_engine=extractor.params.default_engine,
-        engines=engines,
-        extractor=name,
-        port=source.params.port or 0,
-        uses_tls=source.params.scheme == "https",
-        insecure_skip_verify=source.params.insecure_skip_verify,
-        ca_cert_path=source.params.ca_cert_path,
-        client_cert_path=source.params.client_cert_path,
-        client_key_path=source.params.client_key_path,
-        server_name=source.params.server_name,
-        bearer_token_file=source.params.bearer_token_file,
-        interval=source.params.interval or 0.0,
+        path=source.path,
+        port=source.port or 0,
+        uses_tls=source.scheme == "https",
+        insecure_skip_verify=source.insecure_skip_verify,
+        ca_cert_path=source.ca_cert_path,
+        client_cert_path=source.client_cert_path,
+        client_key_path=source.client_key_path,
+        server_name=source.server_name,
+        bearer_token_file=source.bearer_token_file,
+        interval=source.interval or 0.0,
+        **extractor,
     )
 
 

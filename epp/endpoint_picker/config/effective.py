@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from endpoint_picker.config.schema import API_VERSION, KIND, ProfileSpec
-from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
 from endpoint_picker.scheduling.plugin import Picker, Plugin, PluginParams
 from endpoint_picker.scheduling.scheduler import Scheduling
 
@@ -14,7 +13,6 @@ class Effective:
 
     def __init__(self, listed: Mapping[str, Plugin], params: Mapping[str, PluginParams]) -> None:
         self._names = {id(plugin): name for name, plugin in listed.items()}
-        self._listed = listed
         self._plugins = [_entry(name, type(listed[name]), params[name]) for name in listed]
 
     def name(self, plugin: Plugin) -> str:
@@ -22,11 +20,6 @@ class Effective:
         if id(plugin) not in self._names:
             self._names[id(plugin)] = self._added(type(plugin))
         return self._names[id(plugin)]
-
-    def name_of_first(self, kind: type[Plugin]) -> str:
-        """Return the name of the first listed plugin of the class; without one, add a default."""
-        found = next((name for name, each in self._listed.items() if isinstance(each, kind)), None)
-        return found or self._added(kind)
 
     def _added(self, kind: type[Plugin]) -> str:
         taken = {each.get("name", each["type"]) for each in self._plugins}
@@ -42,8 +35,7 @@ class Effective:
         specs: Sequence[ProfileSpec],
         producers: Sequence[Plugin],
         parsers: Sequence[Plugin],
-        *,
-        scrape: bool,
+        sources: Sequence[tuple[Plugin, Plugin]],
     ) -> dict[str, Any]:
         """Return the configuration as plain values, ready for YAML."""
         self.name(scheduling.handler)
@@ -61,10 +53,11 @@ class Effective:
                 refs.append({"pluginRef": self.name(picker)})
             profiles.append({"name": spec.name, "plugins": refs})
         layer: dict[str, Any] = {"injectDefaults": False}
-        if scrape:
-            extractor = {"pluginRef": self.name_of_first(CoreMetricsExtractor)}
-            source = {"pluginRef": self.name_of_first(MetricsDataSource), "extractors": [extractor]}
-            layer["sources"] = [source]
+        if sources:
+            layer["sources"] = [
+                {"pluginRef": self.name(source), "extractors": [{"pluginRef": self.name(extractor)}]}
+                for source, extractor in sources
+            ]
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,

@@ -73,8 +73,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
         ("topology-affinity-filter", "topology-affinity-scorer", "topology-extractor"), _TOPOLOGY
     ),
     **dict.fromkeys(
-        ("dcgm-data-source", "dcgm-extractor", "models-data-source", "models-data-extractor"),
-        "not yet: only the metrics page of a server is read",
+        ("models-data-source", "models-data-extractor"), "no: no plugin reads the models that it lists"
     ),
     **dict.fromkeys(
         (

@@ -25,6 +25,8 @@ class PickerConfig:
     scheduling: Scheduling
     scrape: ScrapePlan | None
     """None: no metrics are read; scorers use the ledger."""
+    exporter: ScrapePlan | None = None
+    """Pages of exporters beside the servers; None: there are none."""
     reading: BodyReading = BodyReading()
     warnings: tuple[str, ...] = ()
     """Deprecated names that were used, and producers that do not run."""

@@ -86,6 +86,39 @@ class MetricsDataSource(Plugin):
         self.params = params
 
 
+class DcgmSourceParams(SourceParams):
+    """Parameters of dcgm-data-source."""
+
+    port: int | None = Field(default=9400, ge=1, le=65535)
+    """Port of the exporter."""
+    interval: float | None = Field(default=1.0, ge=MIN_INTERVAL_S, le=MAX_INTERVAL_S)
+    """Time between two scrapes, 50ms to 1s."""
+    use_node_address: bool = False
+    """True asks the exporter at the address of the pod's node, false at the pod's own."""
+
+
+class DcgmDataSource(Plugin):
+    """dcgm-data-source: where NVIDIA's DCGM exporter is that measures an endpoint's GPUs."""
+
+    __slots__ = ("params",)
+    type_name = "dcgm-data-source"
+    params_type = DcgmSourceParams
+
+    def __init__(self, params: DcgmSourceParams) -> None:
+        self.params = params
+
+
+class DcgmExtractor(Plugin):
+    """dcgm-extractor: attribute GPUUtilization, the largest DCGM_FI_DEV_GPU_UTIL of the page over 100."""
+
+    __slots__ = ()
+    type_name = "dcgm-extractor"
+
+
+#: (attribute, gauge, scale): the exporter shows percent.
+GPU_UTILIZATION: Final = ("GPUUtilization", Series("DCGM_FI_DEV_GPU_UTIL"), 0.01)
+
+
 _NAME: Final = r"[A-Za-z_:][A-Za-z0-9_:]*"
 _SPEC: Final = re.compile(rf"\s*({_NAME})\s*(?:\{{(.*)\}})?\s*")
 _LABEL: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*("?)([^",{}\\\n]*)\2\s*')

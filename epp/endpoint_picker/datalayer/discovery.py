@@ -56,6 +56,7 @@ def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
                         port=port,
                         labels=pod.labels,
                         ready=pod.ready,
+                        node_address=pod.node_address,
                         incarnation=pod.incarnation,
                     )
                 )

@@ -158,6 +158,25 @@ def engine_of(
     return engines.get(named) or engines[default]
 
 
+class LargestReader:
+    """Reads one attribute from the pages of one exporter: the largest of a gauge's samples, scaled."""
+
+    __slots__ = ("_finder", "_key", "_scale")
+
+    def __init__(self, key: AttributeKey, series: Series, scale: float) -> None:
+        self._key = key
+        self._finder = _Finder(series)
+        self._scale = scale
+
+    def read(self, page: bytes) -> Reading:
+        """Return a reading with the attribute, without it when the page lacks the gauge."""
+        if not page.startswith(b"#"):
+            page = b"\n" + page
+        values = self._finder.samples(page)
+        attributes = ((self._key, max(values) * self._scale),) if values else ()
+        return Reading(_UNKNOWN, _UNKNOWN, _UNKNOWN, 0, 0, attributes=attributes)
+
+
 class PageReader:
     """Reads the pages of one server; remembers the place of each series."""
 

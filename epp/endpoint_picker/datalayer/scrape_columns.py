@@ -1,11 +1,72 @@
 """Writes readings of model servers into the endpoint table. Pure, so that a simulation can call it."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from endpoint_picker.datalayer.contact import FAILURES_TO_TELL, Contact
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.metrics_page import Reading
 from endpoint_picker.datalayer.table import EndpointTable
+
+
+class Columns(Protocol):
+    """Takes what a scraper reads."""
+
+    table: EndpointTable
+
+    def started(self, row: int) -> None:
+        """Note that a scrape starts."""
+        ...
+
+    def is_chosen(self, row: int) -> bool:
+        """Tell whether requests go to the row's server, so that it should be scraped soon."""
+        ...
+
+    def write(self, row: int, reading: Reading, asked_at: float) -> None:
+        """Write a reading, whose age counts from when it was asked for."""
+        ...
+
+    def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
+        """Note a failed scrape."""
+        ...
+
+    def forget_contact(self, row: int | None = None) -> None:
+        """Note that nothing is known of how the row's server, or with None every server, answers."""
+        ...
+
+    def expire(self, now: float) -> None:
+        """Set what is too old to unknown."""
+        ...
+
+
+class ExporterColumns:
+    """Writes the attributes that an exporter beside the servers shows, and nothing else."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: EndpointTable) -> None:
+        self.table = table
+
+    def started(self, row: int) -> None:
+        """Do nothing: an exporter's page counts no requests."""
+
+    def is_chosen(self, row: int) -> bool:
+        """Return False: requests change nothing about when an exporter is asked."""
+        return False
+
+    def write(self, row: int, reading: Reading, asked_at: float) -> None:
+        """Write the attributes, as of when the page was asked for."""
+        for key, value in reading.attributes:
+            self.table.attributes.write(row, key, value, asked_at)
+
+    def failed(self, row: int, contact: Contact, in_a_row: int) -> None:
+        """Do nothing: the exporter's failure says nothing about the server. The attributes expire."""
+
+    def forget_contact(self, row: int | None = None) -> None:
+        """Do nothing, likewise."""
+
+    def expire(self, now: float) -> None:
+        """Do nothing: the servers' scraper expires all attributes."""
 
 
 class ScrapeColumns:

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from endpoint_picker.datalayer.metrics_page import ENGINES, Engine
+from endpoint_picker.datalayer.metrics_page import (
+    ENGINES,
+    Engine,
+    LargestReader,
+    PageReader,
+    Series,
+    engine_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +19,9 @@ class ScrapePlan:
 
     path: str
     """Path of the page."""
-    engine_label_key: str
+    engine_label_key: str = ""
     """Pod label that names the engine."""
-    default_engine: str
+    default_engine: str = ""
     """Engine of a pod without the label, or with a value that is not known."""
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     """All engines by name."""
@@ -35,6 +42,19 @@ class ScrapePlan:
     """Seconds between two scrapes of an endpoint; 0 is the scraper's own interval."""
     bearer_token_file: str = ""
     """File with the bearer token; "" is none."""
+
+    largest: tuple[str, Series, float] | None = None
+    """(attribute, gauge, scale): read the gauge's largest sample as an attribute, and nothing else."""
+    at_node: bool = False
+    """Ask the node's address where it is known, not the endpoint's."""
+
+    def reader(self, labels: Mapping[str, str]) -> PageReader | LargestReader:
+        """Return a new reader for the pages of an endpoint with these pod labels."""
+        if self.largest is not None:
+            attribute, series, scale = self.largest
+            return LargestReader((self.extractor, attribute), series, scale)
+        engine = engine_of(labels, self.engine_label_key, self.default_engine, self.engines)
+        return PageReader(engine, self.extractor)
 
     @property
     def files(self) -> tuple[str, ...]:

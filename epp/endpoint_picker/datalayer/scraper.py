@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.http_response import RedirectError, ResponseError, ResponseReader
-from endpoint_picker.datalayer.metrics_page import PageReader, Reading, engine_of
+from endpoint_picker.datalayer.metrics_page import Reading
 from endpoint_picker.datalayer.redirect import MAX_REDIRECTS, followed
 from endpoint_picker.datalayer.scrape_access import ScrapeAccess
-from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.scrape_columns import Columns
 from endpoint_picker.datalayer.scrape_pace import Chance, Pace
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.datalayer.table import Endpoint
@@ -39,6 +39,8 @@ MAX_IN_FLIGHT: Final = 256
 MAX_PER_SECOND: Final = 4000
 #: Ticks an interval.
 TICKS: Final = 5
+#: Seconds between two ticks while there is nothing to scrape.
+WITHOUT_PLAN_S: Final = 0.5
 
 #: Errors of connecting whose cause is this process, not the server.
 _OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
@@ -49,7 +51,7 @@ class Scraper:
 
     def __init__(
         self,
-        columns: ScrapeColumns,
+        columns: Columns,
         plan: ScrapePlan | None,
         *,
         clock: Callable[[], float],
@@ -114,7 +116,8 @@ class Scraper:
                 except Exception as fault:
                     # Go on: without further ticks all metrics would expire for good.
                     faults.note(fault, loop.time())
-                due = max(due + self._tick_s, loop.time())
+                pause = self._tick_s if self._plan is not None else WITHOUT_PLAN_S
+                due = max(due + pause, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:
             self.close()
@@ -217,6 +220,7 @@ class _Target:
 
     __slots__ = (
         "_access",
+        "_address",
         "_asked_doubtful",
         "_connecting",
         "_failures",
@@ -251,10 +255,8 @@ class _Target:
         self.row = row
         self.endpoint = endpoint
         self.pace = pace
-        self._page = PageReader(
-            engine_of(endpoint.labels, plan.engine_label_key, plan.default_engine, plan.engines),
-            plan.extractor,
-        )
+        self._page = plan.reader(endpoint.labels)
+        self._address = (endpoint.node_address if plan.at_node else "") or endpoint.address
         self._port, self._path = self._place()
         """Port and path of the page: from the plan, or from the redirect followed last."""
         self._hops = 0
@@ -338,7 +340,7 @@ class _Target:
 
     @property
     def _authority(self) -> str:
-        address = self.endpoint.address
+        address = self._address
         return f"[{address}]:{self._port}" if ":" in address else f"{address}:{self._port}"
 
     def _build_request(self) -> None:
@@ -353,10 +355,10 @@ class _Target:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         context = self._access.context
-        name = (self._plan.server_name or self.endpoint.address) if context is not None else None
+        name = (self._plan.server_name or self._address) if context is not None else None
         try:
             await loop.create_connection(
-                lambda: _Link(self), self.endpoint.address, self._port, ssl=context, server_hostname=name
+                lambda: _Link(self), self._address, self._port, ssl=context, server_hostname=name
             )
         except (OSError, ValueError) as error:  # ValueError: a server name that is no host name
             self._connecting = None
@@ -425,12 +427,14 @@ class _Target:
     def _complete(self, page: bytes) -> None:
         asked_at = self.asked_at
         reading = self._page.read(page)
-        if asked_at is None or not reading.is_useful:
+        beside = self._plan.largest is not None
+        if asked_at is None or not (reading.attributes if beside else reading.is_useful):
             self.fail("has none of the expected series", Contact.WITHOUT_METRICS)
             return
         self._end()
         self._failures = 0
-        busy = self._owner.is_busy(self.row, reading)
+        # What lies beside the load is read at its interval, however busy the server is.
+        busy = beside or self._owner.is_busy(self.row, reading)
         self.pace.read(self._owner.now(), busy=busy, size=len(page))
         self._owner.write(self.row, reading, asked_at)
         if not self._response.keep_alive:

@@ -41,6 +41,8 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict)
     ready: bool = True
     """False while it may not be picked; its row, in-flight counts and prefixes are kept for its return."""
+    node_address: str = ""
+    """IP literal of the node that the pod runs on; "" when it is not known."""
     incarnation: str = ""
     """Changes when the server loses its state (another pod, or a restarted container)."""
 

@@ -14,9 +14,10 @@ import pytest
 from aiohttp import web
 
 from certificates import mount, new_pair
-from endpoint_picker.datalayer.contact import Contact, port_health
+from endpoint_picker.datalayer.contact import FAILURES_TO_TELL, Contact, port_health
 from endpoint_picker.datalayer.ledger import Ledger
-from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
+from endpoint_picker.datalayer.metrics_page import Series
+from endpoint_picker.datalayer.scrape_columns import ExporterColumns, ScrapeColumns
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
@@ -581,3 +582,95 @@ async def test_many_hung_servers_leave_room_for_the_others() -> None:
             seen, failures = scraper.scrapes, scraper.failures
             await until(lambda: scraper.failures >= failures + 4)
             assert scraper.scrapes > seen + 10
+
+
+GPU = ScrapePlan(
+    "/metrics",
+    largest=("GPUUtilization", Series("DCGM_FI_DEV_GPU_UTIL"), 0.01),
+    extractor="dcgm",
+    interval=0.05,
+)
+GPU_PAGE = 'DCGM_FI_DEV_GPU_UTIL{{gpu="0"}} 12\nDCGM_FI_DEV_GPU_UTIL{{gpu="1"}} {busiest}\n'
+
+
+@asynccontextmanager
+async def asking_exporters(
+    plan: ScrapePlan, *endpoints: Endpoint
+) -> AsyncIterator[tuple[Scraper, EndpointTable]]:
+    table = EndpointTable()
+    scraper = Scraper(ExporterColumns(table), plan, clock=time.monotonic)
+    table.replace(endpoints)
+    task = asyncio.create_task(scraper.run())
+    try:
+        yield scraper, table
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_exporters_page_fills_an_attribute_and_no_load() -> None:
+    busiest = 87
+
+    async def exporter(_request: web.Request) -> web.Response:
+        return web.Response(text=GPU_PAGE.format(busiest=busiest))
+
+    async with model_server(exporter) as port:
+        plan = replace(GPU, port=port)
+        async with asking_exporters(plan, endpoint(1)) as (_, table):
+            row = row_of(table, 1)
+
+            def used() -> float:
+                return float(table.attributes.column(("dcgm", "GPUUtilization"))[row])
+
+            await until(lambda: used() == pytest.approx(0.87))
+            busiest = 35
+            await until(lambda: used() == pytest.approx(0.35))
+            assert np.isnan(table.waiting[row])
+            assert table.contact[row] == Contact.UNKNOWN
+
+
+async def test_an_exporter_of_the_node_is_asked_at_its_address() -> None:
+    async def exporter(_request: web.Request) -> web.Response:
+        return web.Response(text=GPU_PAGE.format(busiest=50))
+
+    async with model_server(exporter) as port:
+        # 127.0.0.2 has no exporter; the node does.
+        pod = Endpoint("p", "default", "127.0.0.2", 1, node_address="127.0.0.1")
+        async with asking_exporters(replace(GPU, port=port, at_node=True), pod) as (scraper, _):
+            await until(lambda: scraper.scrapes >= 2)
+            scraper.use(replace(GPU, port=port))
+            failures = scraper.failures
+            await until(lambda: scraper.failures > failures)
+
+
+async def test_an_exporter_without_the_gauge_fails_and_leaves_the_server_alone() -> None:
+    async with model_server(healthy) as port, asking_exporters(replace(GPU, port=port), endpoint(1)) as found:
+        scraper, table = found
+        await until(lambda: scraper.failures >= FAILURES_TO_TELL)
+        assert scraper.scrapes == 0
+        assert table.contact[row_of(table, 1)] == Contact.UNKNOWN
+
+
+async def test_the_interval_of_a_plan_replaces_the_scrapers_own() -> None:
+    now = 0.0
+    table = EndpointTable()
+    plan = replace(PLAN, interval=1.0)
+    scraper = Scraper(ScrapeColumns(table, Ledger(table)), plan, clock=lambda: now, interval=0.02)
+    async with model_server(healthy) as port:
+        table.replace([endpoint(port)])
+        scraper.tick()
+        await until(lambda: scraper.scrapes == 1)
+        # The first busy page is followed by a random part of the interval, at least half.
+        now = 0.4
+        scraper.tick()
+        assert scraper.in_flight == 0
+        now = 1.1
+        scraper.tick()
+        await until(lambda: scraper.scrapes == 2)
+        scraper.use(PLAN)
+        scraper.tick()
+        await until(lambda: scraper.scrapes == 3)
+        now = 1.13
+        scraper.tick()
+        await until(lambda: scraper.scrapes == 4)
+        scraper.close()

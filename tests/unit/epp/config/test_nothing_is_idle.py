@@ -45,7 +45,10 @@ def effect(config: PickerConfig) -> str:
         return [resolved(each) for each in value] if isinstance(value, list) else value
 
     listed = [[each["type"], each.get("parameters")] for each in entries.values() if each["type"] in acting]
-    return json.dumps([resolved(shown), listed, repr(config.scrape), repr(config.reading)], sort_keys=True)
+    return json.dumps(
+        [resolved(shown), listed, repr(config.scrape), repr(config.exporter), repr(config.reading)],
+        sort_keys=True,
+    )
 
 
 TWO_SCORERS = "plugins: [{type: queue-scorer}, {type: load-aware-scorer, name: b}]"
@@ -195,6 +198,8 @@ LISTED: list[dict[str, Any]] = [
     },
     {"type": "metrics-data-source", "parameters": {"port": 9}},
     {"type": "core-metrics-extractor", "parameters": {"defaultEngine": "sglang"}},
+    {"type": "dcgm-data-source", "parameters": {"port": 9}},
+    {"type": "dcgm-extractor"},
     {"type": "passthrough-parser"},
 ]
 

@@ -107,6 +107,35 @@ def test_a_pool_that_selects_nothing_has_no_endpoints(manifest: dict[str, Any]) 
     assert found(manifest, pod()) == []
 
 
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        pytest.param({"Ready": "True", "lb/attached": "True"}, True, id="gate met"),
+        pytest.param(
+            {"Ready": "False", "lb/attached": "False", "ContainersReady": "True"}, False, id="not yet"
+        ),
+        pytest.param({"Ready": "True", "lb/attached": "False"}, False, id="closed, and Ready not set yet"),
+        pytest.param({"Ready": "True"}, False, id="no condition"),
+        pytest.param({"Ready": "False", "lb/attached": "True"}, False, id="gate met, container not ready"),
+    ],
+)
+def test_a_readiness_gate_keeps_requests_away(conditions: dict[str, str], ready: bool) -> None:
+    manifest = pod()
+    manifest["spec"] = {"readinessGates": [{"conditionType": "lb/attached"}]}
+    manifest["status"]["conditions"] = [{"type": kind, "status": each} for kind, each in conditions.items()]
+    assert found(pool(), manifest) == [("a-rank-0", "10.0.0.1:8000", ready)]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("10.1.0.9", "10.1.0.9"), ("FD00::9", "fd00::9"), ("node-9", ""), (None, "")]
+)
+def test_the_address_of_the_node_is_kept(host: str | None, expected: str) -> None:
+    manifest = pod()
+    manifest["status"]["hostIP"] = host
+    (endpoint,) = endpoints_of(pool_of(pool()), [pod_of(manifest)])
+    assert endpoint.node_address == expected
+
+
 def test_a_restarted_container_is_another_server() -> None:
     before, after = pod(), pod()
     before["status"]["containerStatuses"] = [{"restartCount": 0}, {"restartCount": 1}]

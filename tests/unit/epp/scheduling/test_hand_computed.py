@@ -593,6 +593,24 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1
     assert (reading.block_size, reading.num_blocks) == (16, 200)
 
 
+def dcgm_data_source() -> None:
+    text = "plugins: [{type: dcgm-data-source}]\ndataLayer: {sources: [{pluginRef: dcgm-data-source}]}"
+    plan = build(text, REGISTRY).exporter
+    assert plan is not None
+    assert (plan.path, plan.port, plan.interval, plan.at_node) == ("/metrics", 9400, 1.0, False)
+
+
+def dcgm_extractor() -> None:
+    # The busier of two GPUs: 87 % is 0.87.
+    page = b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 12\nDCGM_FI_DEV_GPU_UTIL{gpu="1"} 87\n'
+    text = "plugins: [{type: dcgm-data-source}]\ndataLayer: {sources: [{pluginRef: dcgm-data-source}]}"
+    plan = build(text, REGISTRY).exporter
+    assert plan is not None
+    ((key, value),) = plan.reader({}).read(page).attributes
+    assert key == ("dcgm-extractor", "GPUUtilization")
+    assert value == pytest.approx(0.87)
+
+
 def parser(kind: str, known: bool, others: bool) -> Callable[[], None]:
     def check() -> None:
         text = json.dumps({"plugins": [{"type": kind}], "requestHandler": {"parsers": [{"pluginRef": kind}]}})
@@ -611,6 +629,8 @@ OTHERS: dict[str, Callable[[], None]] = {
     "request-attribute-reporter": request_attribute_reporter,
     "metrics-data-source": metrics_data_source,
     "core-metrics-extractor": core_metrics_extractor,
+    "dcgm-data-source": dcgm_data_source,
+    "dcgm-extractor": dcgm_extractor,
     "openai-parser": parser("openai-parser", True, True),
     "passthrough-parser": parser("passthrough-parser", False, False),
 }

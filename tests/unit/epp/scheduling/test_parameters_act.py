@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
-from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, MetricsDataSource
+from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, DcgmDataSource, MetricsDataSource
 from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision, Reservation
@@ -84,6 +84,23 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
             None,
             {"revisionLabelKey": "rack"},
         ),
+    },
+    "dcgm-data-source": {
+        "scheme": ({"insecureSkipVerify": True}, None, "https"),
+        "path": ({}, None, "/gpu"),
+        "port": ({}, None, 9500),
+        "interval": ({}, None, "200ms"),
+        "useNodeAddress": ({}, None, True),
+        "insecureSkipVerify": ({}, None, True),
+        "caCertPath": ({"scheme": "https"}, "/a", "/b"),
+        "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),
+        "clientKeyPath": (
+            {"scheme": "https", "insecureSkipVerify": True, "clientCertPath": "/c"},
+            None,
+            "/k",
+        ),
+        "serverName": ({"scheme": "https", "caCertPath": "/a"}, None, "model.test"),
+        "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
     },
     "header-profile-handler": {
         "headerName": ({"defaultProfile": "a"}, "zone", "rack"),
@@ -239,6 +256,11 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     if isinstance(plugin, MetricsDataSource | CoreMetricsExtractor):
         text = f"plugins: [{{type: {kind.type_name}, parameters: {parameters}}}]"
         seen.append(build(text, REGISTRY).scrape)
+    if isinstance(plugin, DcgmDataSource):
+        listed = f"{{type: {kind.type_name}, parameters: {parameters}}}, {{type: dcgm-extractor}}"
+        sources = "[{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]"
+        text = f"plugins: [{listed}]\ndataLayer: {{sources: {sources}}}"
+        seen.append(build(text, REGISTRY).exporter)
     return seen
 
 
