@@ -44,46 +44,33 @@ def configuration(
 
     With `collector` ("host:port") Envoy traces every request, and exports each span at once.
     """
-    filters: list[dict[str, Any]] = [
-        {
-            "name": "endpoint_picker",
-            "typed_config": {
-                "@type": f"{_TYPE}filters.http.ext_proc.v3.ExternalProcessor",
-                "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
-                "failure_mode_allow": False,
-                "message_timeout": "60s",
-                "processing_mode": {
-                    "request_header_mode": "SEND",
-                    "response_header_mode": "SEND",
-                    "request_body_mode": "FULL_DUPLEX_STREAMED",
-                    "response_body_mode": "FULL_DUPLEX_STREAMED",
-                    "request_trailer_mode": "SEND",
-                    "response_trailer_mode": "SEND",
-                },
-                "metadata_options": {
-                    "receiving_namespaces": {"untyped": ["envoy.lb"]},
-                    "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
-                },
-            },
-        },
-        {"name": "router", "typed_config": {"@type": f"{_TYPE}filters.http.router.v3.Router"}},
-    ]
+    filters = [picker_filter("picker")]
     if subset is not None:
         filters.insert(0, _subset_filter(subset))
+    routes = [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}]
+    hosts = [{"name": "pool", "domains": ["*"], "routes": routes}]
+    clusters = [pool_cluster(), picker_cluster(picker, tls=tls)]
+    return bootstrap(port, filters, hosts, clusters, admin_port, collector)
+
+
+def bootstrap(
+    port: int,
+    filters: list[dict[str, Any]],
+    hosts: list[dict[str, Any]],
+    clusters: list[dict[str, Any]],
+    admin_port: int,
+    collector: str = "",
+) -> dict[str, Any]:
+    """Return the bootstrap of a proxy with these filters before its router."""
     manager = {
         "@type": _HCM,
         "stat_prefix": "pool",
         "http_protocol_options": {"enable_trailers": True},
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "pool",
-                    "domains": ["*"],
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
-                }
-            ]
-        },
-        "http_filters": filters,
+        "route_config": {"virtual_hosts": hosts},
+        "http_filters": [
+            *filters,
+            {"name": "router", "typed_config": {"@type": f"{_TYPE}filters.http.router.v3.Router"}},
+        ],
         **({"tracing": _tracing(collector)} if collector else {}),
     }
     listener = {
@@ -91,13 +78,39 @@ def configuration(
         "address": _address("127.0.0.1", port),
         "filter_chains": [{"filters": [{"name": "http_connection_manager", "typed_config": manager}]}],
     }
-    clusters = [_pool(), _picker(picker, tls=tls), *([_static("collector", collector)] if collector else [])]
+    if collector:
+        clusters = [*clusters, _static("collector", collector)]
     spans_at_once = {"name": "spans", "static_layer": {"tracing.opentelemetry.min_flush_spans": 1}}
     return {
         "node": {"id": "pool-proxy", "cluster": "pool-proxy"},
         "admin": {"address": _address("127.0.0.1", admin_port)},
         "layered_runtime": {"layers": [spans_at_once]},
         "static_resources": {"listeners": [listener], "clusters": clusters},
+    }
+
+
+def picker_filter(picker: str) -> dict[str, Any]:
+    """Return the filter that asks a picker."""
+    return {
+        "name": "endpoint_picker",
+        "typed_config": {
+            "@type": f"{_TYPE}filters.http.ext_proc.v3.ExternalProcessor",
+            "grpc_service": {"envoy_grpc": {"cluster_name": picker}},
+            "failure_mode_allow": False,
+            "message_timeout": "60s",
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "response_header_mode": "SEND",
+                "request_body_mode": "FULL_DUPLEX_STREAMED",
+                "response_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_trailer_mode": "SEND",
+                "response_trailer_mode": "SEND",
+            },
+            "metadata_options": {
+                "receiving_namespaces": {"untyped": ["envoy.lb"]},
+                "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
+            },
+        },
     }
 
 
@@ -135,10 +148,14 @@ def _subset_filter(subset: list[str]) -> dict[str, Any]:
     }
 
 
-def _pool() -> dict[str, Any]:
+def pool_cluster(name: str = "pool", picker: str = "picker", *, http2: bool = False) -> dict[str, Any]:
+    """Return the cluster of a pool, whose endpoints its picker serves."""
+    protocol = (
+        {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {"enable_trailers": True}}
+    )
     key = "x-gateway-destination-endpoint"
     source = {"api_type": "GRPC", "transport_api_version": "V3"}
-    grpc = {"grpc_services": [{"envoy_grpc": {"cluster_name": "picker"}}]}
+    grpc = {"grpc_services": [{"envoy_grpc": {"cluster_name": picker}}]}
     override = {
         "@type": f"{_TYPE}load_balancing_policies.override_host.v3.OverrideHost",
         "override_host_sources": [{"metadata": {"key": "envoy.lb", "path": [{"key": key}]}}],
@@ -157,17 +174,18 @@ def _pool() -> dict[str, Any]:
         },
     }
     return {
-        "name": "pool",
+        "name": name,
         "type": "EDS",
         "connect_timeout": "5s",
         "eds_cluster_config": {
-            "eds_config": {"resource_api_version": "V3", "api_config_source": {**source, **grpc}}
+            "service_name": "pool",
+            "eds_config": {"resource_api_version": "V3", "api_config_source": {**source, **grpc}},
         },
         "circuit_breakers": {"thresholds": [{"max_connections": 4096, "max_requests": 4096}]},
         "typed_extension_protocol_options": {
             f"{_TYPE[20:]}upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPE}upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
+                "explicit_http_config": protocol,
             }
         },
         "load_balancing_policy": {
@@ -183,22 +201,23 @@ def _pool() -> dict[str, Any]:
     }
 
 
-def _picker(address: str, *, tls: bool) -> dict[str, Any]:
+def picker_cluster(address: str, name: str = "picker", *, tls: bool) -> dict[str, Any]:
+    """Return the cluster of a picker."""
     host, _, port = address.rpartition(":")
-    name = f"{_TYPE[20:]}upstreams.http.v3.HttpProtocolOptions"
+    options = f"{_TYPE[20:]}upstreams.http.v3.HttpProtocolOptions"
     cluster: dict[str, Any] = {
-        "name": "picker",
+        "name": name,
         "type": "STATIC",
         "connect_timeout": "2s",
         "typed_extension_protocol_options": {
-            name: {
+            options: {
                 "@type": f"{_TYPE}upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": {"http2_protocol_options": {}},
             }
         },
         "circuit_breakers": {"thresholds": [{"max_requests": 4096}]},
         "load_assignment": {
-            "cluster_name": "picker",
+            "cluster_name": name,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(host, int(port))}}]}],
         },
     }
@@ -225,6 +244,13 @@ async def running(
     """Run Envoy and yield its base URL once it takes connections."""
     port, admin = free_port(), free_port()
     config = configuration(port, picker, tls=tls, subset=subset, collector=collector, admin_port=admin)
+    async with started(config, log, port, admin) as url:
+        yield url
+
+
+@asynccontextmanager
+async def started(config: dict[str, Any], log: Path, port: int, admin: int) -> AsyncIterator[str]:
+    """Run Envoy with a bootstrap and yield its base URL once it takes connections."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             str(binary()),
