@@ -69,7 +69,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "concurrency-detector": "the name of the producer is no parameter: the ledger counts; no server left is "
     "503, not 429; a limit that the mode does not read is refused",
     "core-metrics-extractor": "all engines of a pod are combined; of several samples "
-    "of a custom metric the mean counts",
+    "of a custom metric the mean counts; `cacheHitRate` is only here",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
     "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
     "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "

@@ -481,6 +481,7 @@ def _data_layer(
                 engine_label_key=extractor.params.engine_label_key,
                 default_engine=extractor.params.default_engine,
                 engines=engines,
+                hit_rate=extractor.params.cache_hit_rate,
             )
         elif isinstance(source, DcgmDataSource):
             exporter = _plan(

@@ -227,6 +227,8 @@ class ExtractorParams(PluginParams):
     """Pod label that names the engine."""
     default_engine: str = "vllm"
     """Engine of a pod without the label, or with a value that is not known."""
+    cache_hit_rate: bool = False
+    """True reads the hit rate of servers' prefix caches into the attribute KVCacheHitRate, [0, 1]."""
     engine_configs: tuple[EngineConfig, ...] = Field(default=(), max_length=32)
     """Further engines, and others in place of built-in ones."""
 

@@ -6,7 +6,7 @@ keeps its place from page to page, so each search starts near its last place.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, NamedTuple
@@ -24,6 +24,10 @@ MAX_NAMESAKES: Final = 1024
 MAX_LINE: Final = 16_384
 #: Larger values are read as this one.
 MAX_COUNT: Final = 1e9
+#: Attribute of the prefix cache's hit rate.
+HIT_RATE: Final = "KVCacheHitRate"
+#: Looked-up tokens after which older ones weigh half in a hit rate that is made of two counters.
+HIT_RATE_TOKENS: Final = 200_000.0
 #: A search starts this many bytes before the last place of the series.
 _SLACK: Final = 256
 
@@ -93,6 +97,12 @@ class Engine:
     block_size: Gauge = ()
     """Block size, for engines without an info metric."""
     num_blocks: Gauge = ()
+    hit_rate: Gauge = ()
+    """Fraction of the prompt tokens that the prefix cache held."""
+    hits: Gauge = ()
+    """Prompt tokens that the prefix cache held, counted since the server's start; with `queries`."""
+    queries: Gauge = ()
+    """Prompt tokens that were looked up, likewise."""
     lora: Series | None = None
     """Info metric whose labels name the running and waiting adapters; its value is the time of writing."""
     attributes: tuple[tuple[str, Series], ...] = ()
@@ -116,6 +126,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
         cache_info=Series("vllm:cache_config_info"),
         block_label="block_size",
         count_label="num_gpu_blocks",
+        hits=_gauge("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        queries=_gauge("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         lora=Series("vllm:lora_requests_info"),
     ),
     "sglang": Engine(
@@ -125,6 +137,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
         cache_info=Series("sglang:cache_config_info"),
         block_label="page_size",
         count_label="num_pages",
+        hit_rate=_gauge("sglang:cache_hit_rate"),
     ),
     "trtllm-serve": Engine(
         waiting=_gauge("trtllm_num_requests_waiting"),
@@ -132,6 +145,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
         kv_usage=_gauge("trtllm_kv_cache_utilization"),
         block_size=_gauge("trtllm_kv_cache_tokens_per_block"),
         num_blocks=_gauge("trtllm_kv_cache_max_blocks"),
+        hit_rate=_gauge("trtllm_kv_cache_hit_rate"),
     ),
     "triton-tensorrt-llm": Engine(
         waiting=_trt("request_type", "waiting"),
@@ -186,6 +200,7 @@ class PageReader:
         "_block_size",
         "_cache_info",
         "_count_label",
+        "_hit_rate",
         "_lora",
         "_num_blocks",
         "_running",
@@ -193,8 +208,8 @@ class PageReader:
         "_waiting",
     )
 
-    def __init__(self, engine: Engine, extractor: str = "") -> None:
-        """`extractor` is the name of the plugin that the attributes belong to."""
+    def __init__(self, engine: Engine, extractor: str = "", *, hit_rate: bool = False) -> None:
+        """`extractor` is the name of the plugin that the attributes belong to; `hit_rate`: read HIT_RATE."""
         self._waiting = _GaugeFinder(engine.waiting)
         self._running = _GaugeFinder(engine.running)
         self._usage = _GaugeFinder(engine.kv_usage)
@@ -205,6 +220,7 @@ class PageReader:
         self._count_label = engine.count_label.encode() + b'="'
         self._lora = None if engine.lora is None else _Finder(engine.lora)
         self._attributes = tuple(((extractor, name), _Finder(series)) for name, series in engine.attributes)
+        self._hit_rate = _HitRateFinder(engine, (extractor, HIT_RATE)) if hit_rate else None
 
     def read(self, page: bytes) -> Reading:
         """Return the page's values. Never raises: a value that cannot be read is unknown.
@@ -233,6 +249,12 @@ class PageReader:
         attributes = self._read_attributes(page) if self._attributes else ()
         if len(attributes) < len(self._attributes):
             missing |= Signal.ATTRIBUTES
+        if self._hit_rate is not None:
+            rate = self._hit_rate.rate(page)
+            if rate == rate:  # not NaN
+                attributes = (*attributes, (self._hit_rate.key, rate))
+            else:
+                missing |= Signal.ATTRIBUTES
         return Reading(
             waiting=sum(waiting) if waiting else _UNKNOWN,
             running=sum(running) if running else _UNKNOWN,
@@ -267,6 +289,47 @@ class PageReader:
         return largest, tokens // largest if largest else blocks
 
 
+class _HitRateFinder:
+    """Reads the hit rate of a server's prefix cache."""
+
+    __slots__ = (
+        "_hits",
+        "_hits_seen",
+        "_queries",
+        "_queries_seen",
+        "_rate",
+        "_recent_hits",
+        "_recent_queries",
+        "key",
+    )
+
+    def __init__(self, engine: Engine, key: AttributeKey) -> None:
+        self.key = key
+        self._rate = _GaugeFinder(engine.hit_rate)
+        self._hits = _GaugeFinder(engine.hits)
+        self._queries = _GaugeFinder(engine.queries)
+        self._hits_seen = self._queries_seen = 0.0
+        """Both counters as the last page had them."""
+        self._recent_hits = self._recent_queries = 0.0
+        """What they grew by, older growth weighing less."""
+
+    def rate(self, page: bytes) -> float:
+        """Return the rate, NaN when it is unknown: the gauge, or the growth of both counters."""
+        gauge = self._rate.numbers(page)
+        if gauge:
+            return min(max(sum(gauge) / len(gauge), 0.0), 1.0)
+        hits, queries = sum(self._hits.numbers(page)), sum(self._queries.numbers(page))
+        if queries < self._queries_seen or hits < self._hits_seen:  # the server began anew
+            self._hits_seen = self._queries_seen = self._recent_hits = self._recent_queries = 0.0
+        grown = queries - self._queries_seen
+        if grown > 0.0:
+            faded = 0.5 ** (grown / HIT_RATE_TOKENS)
+            self._recent_hits = self._recent_hits * faded + hits - self._hits_seen
+            self._recent_queries = self._recent_queries * faded + grown
+            self._hits_seen, self._queries_seen = hits, queries
+        return min(self._recent_hits / self._recent_queries, 1.0) if self._recent_queries else _UNKNOWN
+
+
 class _GaugeFinder:
     """Finds a gauge under any of its names; false when the engine has no such gauge."""
 
@@ -282,13 +345,20 @@ class _GaugeFinder:
 
     def samples(self, page: bytes) -> list[float]:
         """Return the values of the gauge's samples under its first name that the page has."""
+        return self._found(page, _Finder.samples)
+
+    def numbers(self, page: bytes) -> list[float]:
+        """Return the same without a bound on the values."""
+        return self._found(page, _Finder.numbers)
+
+    def _found(self, page: bytes, read: Callable[["_Finder", bytes], list[float]]) -> list[float]:
         if self._last is None:
             return []
-        found = self._last.samples(page)
+        found = read(self._last, page)
         if found:
             return found
         for finder in self._finders:
-            if finder is not self._last and (found := finder.samples(page)):
+            if finder is not self._last and (found := read(finder, page)):
                 self._last = finder
                 return found
         return []

@@ -43,6 +43,8 @@ class ScrapePlan:
     bearer_token_file: str = ""
     """File with the bearer token; "" is none."""
 
+    hit_rate: bool = False
+    """Read the hit rate of the prefix cache as an attribute."""
     largest: tuple[str, Series, float] | None = None
     """(attribute, gauge, scale): read the gauge's largest sample as an attribute, and nothing else."""
     at_node: bool = False
@@ -54,7 +56,7 @@ class ScrapePlan:
             attribute, series, scale = self.largest
             return LargestReader((self.extractor, attribute), series, scale)
         engine = engine_of(labels, self.engine_label_key, self.default_engine, self.engines)
-        return PageReader(engine, self.extractor)
+        return PageReader(engine, self.extractor, hit_rate=self.hit_rate)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -303,3 +303,52 @@ def test_custom_metrics_are_attributes_and_a_missing_one_is_a_missing_signal() -
     reading = reader.read(b"#\nq 1\nheat +Inf\n")
     assert reading.attributes == ()
     assert reading.missing == Signal.ATTRIBUTES
+
+
+def hit_rates(*pages: bytes, engine: str = "vllm") -> list[float | None]:
+    reader = PageReader(ENGINES[engine], "x", hit_rate=True)
+    found = [dict(reader.read(b"#\n" + page).attributes) for page in pages]
+    return [each.get(("x", "KVCacheHitRate")) for each in found]
+
+
+def counters(hits: float, queries: float, prefix: str = "") -> bytes:
+    name = f"vllm:{prefix}prefix_cache"
+    return f"{name}_hits_total {hits}\n{name}_queries_total {queries}\n".encode()
+
+
+def test_the_hit_rate_of_two_counters_follows_their_growth() -> None:
+    rates = hit_rates(
+        counters(0, 0),
+        # 30 of 100.
+        counters(30, 100),
+        # Nothing grew: as before.
+        counters(30, 100),
+        # 200,000 more, of which 200,000 hit: the 30 of 100 weigh half. (15 + 200000) / (50 + 200000).
+        counters(200_030, 200_100),
+        # The server began anew: 1 of 4.
+        counters(1, 4),
+    )
+    assert rates == [None, 0.3, 0.3, pytest.approx(200_015 / 200_050), 0.25]
+
+
+def test_the_hit_rate_under_the_older_names_of_all_engines_of_a_port() -> None:
+    page = (
+        b'vllm:gpu_prefix_cache_hits_total{engine="0"} 1\n'
+        b'vllm:gpu_prefix_cache_hits_total{engine="1"} 2\n'
+        b'vllm:gpu_prefix_cache_queries_total{engine="0"} 4\n'
+        b'vllm:gpu_prefix_cache_queries_total{engine="1"} 6\n'
+    )
+    assert hit_rates(page) == [0.3]
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [("sglang", "sglang:cache_hit_rate"), ("trtllm-serve", "trtllm_kv_cache_hit_rate")]
+)
+def test_the_hit_rate_that_an_engine_shows_itself(engine: str, name: str) -> None:
+    assert hit_rates(f"{name} 0.7\n".encode(), f"{name} 1.7\n".encode(), engine=engine) == [0.7, 1.0]
+
+
+def test_a_page_without_the_hit_rate_lacks_an_attribute() -> None:
+    page = b"#\nvllm:num_requests_waiting 1\n"
+    assert PageReader(ENGINES["vllm"], "x", hit_rate=True).read(page).missing & Signal.ATTRIBUTES
+    assert not PageReader(ENGINES["vllm"], "x").read(page).missing & Signal.ATTRIBUTES

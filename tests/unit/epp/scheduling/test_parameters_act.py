@@ -69,6 +69,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "core-metrics-extractor": {
         "engineLabelKey": ({}, None, "engine"),
         "defaultEngine": ({}, None, "sglang"),
+        "cacheHitRate": ({}, None, True),
         "engineConfigs": ({}, None, [{"name": "vllm", "kvUsageSpec": "usage"}]),
     },
     "data-parallel-profile-handler": {"primaryPort": ({}, None, 9000)},
