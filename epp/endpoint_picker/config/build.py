@@ -163,8 +163,8 @@ def _with_reasons(error: ConfigError) -> ConfigError:
     for fault in error.faults:
         path = _INDEX.sub("", fault.path)
         why = next((why for key, why in KEYS_NOT_OFFERED.items() if f"{path}.".startswith(f"{key}.")), "")
-        told = f"not offered in this version: {sentence(why)}; remove it"
-        faults.append(ConfigError(fault.path, told) if why else fault)
+        text = f"not offered in this version: {sentence(why)}; remove it"
+        faults.append(ConfigError(fault.path, text) if why else fault)
     return joined(faults)
 
 

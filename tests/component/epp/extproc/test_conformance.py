@@ -1,8 +1,8 @@
 """The picker's side of the conformance cases of the Gateway API inference extension, without metrics.
 
-The gateway is the real Envoy, told by hand what a gateway's controller would have it do. The names are those
-of the upstream cases. InferencePoolAccepted, InvalidEPPService, MissingEPPRef and InvalidInferencePoolRef ask
-nothing of a picker.
+The gateway is the real Envoy with a bootstrap that does what a gateway's controller would program. The names
+are those of the upstream cases. InferencePoolAccepted, InvalidEPPService, MissingEPPRef and
+InvalidInferencePoolRef ask nothing of a picker.
 """
 
 import asyncio

@@ -48,6 +48,23 @@ SHEDDABLE = InferenceRequest(request_id="r")
 SHEDDABLE.priority = -1
 REVISIONS = {"revisionLabelKey": "zone"}
 
+SOURCE: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "scheme": ({"insecureSkipVerify": True}, None, "https"),
+    "path": ({}, None, "/prom"),
+    "port": ({}, None, 8002),
+    "interval": ({}, None, "200ms"),
+    "insecureSkipVerify": ({}, None, True),
+    "caCertPath": ({"scheme": "https"}, "/a", "/b"),
+    "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),
+    "clientKeyPath": (
+        {"scheme": "https", "insecureSkipVerify": True, "clientCertPath": "/c"},
+        None,
+        "/k",
+    ),
+    "serverName": ({"scheme": "https", "caCertPath": "/a"}, None, "model.test"),
+    "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
+}
+
 #: type -> parameter -> (the other parameters, one value, another). None as a value leaves the parameter out.
 CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "active-request-scorer": {"idleThreshold": ({}, None, 2), "maxBusyScore": ({}, None, 0.0)},
@@ -86,23 +103,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
             {"revisionLabelKey": "rack"},
         ),
     },
-    "dcgm-data-source": {
-        "scheme": ({"insecureSkipVerify": True}, None, "https"),
-        "path": ({}, None, "/gpu"),
-        "port": ({}, None, 9500),
-        "interval": ({}, None, "200ms"),
-        "useNodeAddress": ({}, None, True),
-        "insecureSkipVerify": ({}, None, True),
-        "caCertPath": ({"scheme": "https"}, "/a", "/b"),
-        "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),
-        "clientKeyPath": (
-            {"scheme": "https", "insecureSkipVerify": True, "clientCertPath": "/c"},
-            None,
-            "/k",
-        ),
-        "serverName": ({"scheme": "https", "caCertPath": "/a"}, None, "model.test"),
-        "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
-    },
+    "dcgm-data-source": {**SOURCE, "useNodeAddress": ({}, None, True)},
     "header-profile-handler": {
         "headerName": ({"defaultProfile": "a"}, "zone", "rack"),
         "defaultProfile": ({}, "a", "c"),
@@ -118,22 +119,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "load-aware-scorer": {"threshold": ({}, None, 4)},
     "lora-affinity-scorer": {"rememberIdle": ({}, None, 0)},
     "max-score-picker": {"maxNumOfEndpoints": ({}, None, 1)},
-    "metrics-data-source": {
-        "scheme": ({"insecureSkipVerify": True}, None, "https"),
-        "path": ({}, None, "/prom"),
-        "port": ({}, None, 8002),
-        "interval": ({}, None, "200ms"),
-        "insecureSkipVerify": ({}, None, True),
-        "caCertPath": ({"scheme": "https"}, "/a", "/b"),
-        "clientCertPath": ({"scheme": "https", "insecureSkipVerify": True}, None, "/c"),
-        "clientKeyPath": (
-            {"scheme": "https", "insecureSkipVerify": True, "clientCertPath": "/c"},
-            None,
-            "/k",
-        ),
-        "serverName": ({"scheme": "https", "caCertPath": "/a"}, None, "model.test"),
-        "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
-    },
+    "metrics-data-source": SOURCE,
     "no-hit-lru-scorer": {"lruSize": ({}, None, 1)},
     "probabilistic-admitter": {
         "queueDepthThreshold": ({"k": 1.0}, None, 1000),
