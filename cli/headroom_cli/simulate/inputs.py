@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
@@ -103,7 +104,7 @@ def _faults(name: str, text: str, error: ConfigError) -> list[str]:
 
 def _text(name: str) -> str:
     try:
-        with sys.stdin if name == "-" else Path(name).open(encoding="utf-8") as file:
+        with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8") as file:
             text = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SimulateError(f"{name}: cannot be read: {error.strerror}") from error

@@ -42,7 +42,7 @@ def add_commands(groups: Groups) -> None:
         "--compare", nargs=2, metavar=("FILE", "FILE"), help="two pool files, under the same requests"
     )
     load = exclusive(required=True)
-    load.add_argument("--workload", metavar="FILE", help="a description of the requests")
+    load.add_argument("--workload", metavar="FILE", help="a description of the requests; -: stdin")
     load.add_argument("--trace", metavar="FILE", help="recorded requests, in Azure's or Mooncake's format")
     add("--ttft-ms", type=_milliseconds, metavar="MS", help="with --trace: SLO of the time to first token")
     add("--tpot-ms", type=_milliseconds, metavar="MS", help="with --trace: SLO of the mean time per token")

@@ -45,11 +45,11 @@ def plot_study(study: Study, path: Path) -> None:
     by_count.set(xlabel="replicas", title="How many replicas")
     by_count.xaxis.get_major_locator().set_params(integer=True)
     _goodput(by_load, study.goal, [each.point.scale for each in loads], [each.goodput for each in loads])
-    by_load.set(xlabel="times the workload's load", title=f"What {at} bear")
+    by_load.set(xlabel="times the workload's load", title=f"What {at} of them bear")
     names = [each.name for each in study.profiles]
     ttft = [each.measured.figures["ttft_p90_s"] for each in study.profiles]
     _bars(by_profile, names, ttft, 1000, fmt="o")
-    by_profile.set(ylabel="TTFT p90, ms", title=f"Profiles at {at}")
+    by_profile.set(ylabel="TTFT p90, ms", title=f"Profiles at {at} replicas")
     by_profile.tick_params(axis="x", rotation=30)
     by_profile.set_ylim(bottom=0)
     save(drawn, path)

@@ -15,6 +15,7 @@ TRIED: Final[Mapping[str, str]] = {
     "default": DEFAULT_PICKER_CONFIG,
     "load-first": picker_config({_QUEUE: 3, _KV: 2, _PREFIX: 1}),
     "prefix-first": picker_config({_QUEUE: 1, _KV: 1, _PREFIX: 4}),
-    "in-flight": picker_config({"active-request-scorer": 2, _PREFIX: 1}),
-    "tokens": picker_config({"token-load-scorer": 2, _PREFIX: 1}),
+    # The default, with the picker's own count of requests or tokens in place of the scraped queue.
+    "in-flight": picker_config({"active-request-scorer": 2, _KV: 2, _PREFIX: 3}),
+    "tokens": picker_config({"token-load-scorer": 2, _KV: 2, _PREFIX: 3}),
 }

@@ -1,5 +1,6 @@
 """`headroom simulate` as its users run it."""
 
+import io
 import json
 import os
 import re
@@ -178,6 +179,16 @@ def test_what_cannot_be_done_is_said_in_a_line(
     shown = refused(capsys, *arguments, "--workload", "w.yaml")
     assert says in shown
     assert "Traceback" not in shown
+
+
+def test_a_file_may_come_by_standard_input_and_only_one(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(WORKLOAD.replace("rate: 4", "rate: 0")))
+    assert refused(capsys, "--pool", "pool.yaml", "--workload", "-").startswith(
+        "headroom: -:6: streams[0].arr"
+    )
+    assert "-: a workload is a mapping" in refused(capsys, "--pool", "-", "--workload", "-")
 
 
 def test_faults_of_a_workload_are_named_by_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
