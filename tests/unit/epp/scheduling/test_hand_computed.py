@@ -62,6 +62,10 @@ class Situation:
     adapters: Sequence[AdapterReading | None] = (None, None, None)
     new_prompts: Sequence[int] = ()
     """Servers that the last prompts that no server held went to, the oldest first."""
+    attributes: Sequence[float] = (NAN, NAN, NAN)
+    """Attribute `cost` of core-metrics-extractor."""
+    peer: int | None = None
+    """Server that an earlier profile chose."""
     draws: Sequence[float] = (0.0, 0.0, 0.0)
     prompt_tokens: int = 0
     priority: int = 0
@@ -84,13 +88,15 @@ def made(kind: str, situation: Situation, parameters: dict[str, Any]) -> tuple[A
     table.scraped_at[rows] = NOW - np.array(situation.age)
     for row, reading in zip(rows.tolist(), situation.adapters, strict=True):
         table.adapters.report(row, reading, NOW)
+    for row, value in zip(rows.tolist(), situation.attributes, strict=True):
+        table.attributes.write(row, ("core-metrics-extractor", "cost"), value, NOW)
     plugin_class = REGISTRY.find(kind, "")
     plugin = plugin_class(plugin_class.params_type.model_validate(parameters))
     plugin.attach(pool)
     return plugin, pool
 
 
-def asked(situation: Situation, pool: Pool) -> tuple[InferenceRequest, Candidates]:
+def asked(situation: Situation, pool: Pool) -> tuple[Any, Any]:
     request = InferenceRequest(
         request_id="r",
         model=situation.model,
@@ -98,9 +104,11 @@ def asked(situation: Situation, pool: Pool) -> tuple[InferenceRequest, Candidate
         headers=situation.headers,
     )
     request.priority = situation.priority
-    candidates = Candidates(pool.table.ready_rows)
+    candidates: Any = Candidates(pool.table.ready_rows)
     candidates.prompt_blocks, candidates.block_tokens = situation.blocks, 64
     candidates.prefix_matched = np.array(situation.matched, dtype=np.float64)
+    if situation.peer is not None:
+        candidates.peer = situation.peer
     return request, candidates
 
 
@@ -220,11 +228,58 @@ SCORES: list[tuple[str, str, dict[str, Any], Situation, list[float]]] = [
             adapters=(
                 AdapterReading(frozenset({"b"}), frozenset({"a"}), 1),
                 AdapterReading(frozenset({"b"}), frozenset(), 1),
-                None,
+                AdapterReading(frozenset({"c"}), frozenset(), 1),
             ),
         ),
         [0.6, 0.0, 0.0],
     ),
+]
+
+#: base64 of "default/p1".
+TOKEN_P1 = "ZGVmYXVsdC9wMQ=="
+#: p0 shares the rack of p2, p1 its zone alone.
+PLACES: Sequence[Mapping[str, str]] = (
+    {"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/rack": "r"},
+    {"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/rack": "s"},
+    {"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/rack": "r"},
+)
+LOWER = {"type": "linear_lower_is_better"}
+
+SCORES += [
+    ("session-affinity-scorer", "token", {}, S(headers={"x-session-token": TOKEN_P1}), [0, 1, 0]),
+    # "default/p9" is no server of the pool.
+    (
+        "session-affinity-scorer",
+        "foreign token",
+        {},
+        S(headers={"x-session-token": "ZGVmYXVsdC9wOQ=="}),
+        [0, 0, 0],
+    ),
+    # The range is 2 to 6: 1 - (2-2)/4, 1 - (5-2)/4, 1 - (6-2)/4.
+    (
+        "endpoint-attribute-scorer",
+        "adaptive",
+        {"attributeKey": "cost", "algorithm": LOWER},
+        S(attributes=(2, 5, 6)),
+        [1.0, 0.25, 0.0],
+    ),
+    # The range is 0 to 10: 2/10, 5/10; unknown is 0.
+    (
+        "endpoint-attribute-scorer",
+        "fixed",
+        {
+            "attributeKey": "cost",
+            "algorithm": {
+                "type": "linear_higher_is_better",
+                "normalization": {"fixedRange": {"min": 0, "max": 10}},
+            },
+        },
+        S(attributes=(2, 5, NAN)),
+        [0.2, 0.5, 0.0],
+    ),
+    # The peer is p2: its rack 0.2, its zone 0.05. Of itself the host is not known, the rack is.
+    ("topology-affinity-scorer", "levels", {}, S(labels=PLACES, peer=2), [0.2, 0.05, 0.2]),
+    ("topology-affinity-scorer", "no peer", {}, S(labels=PLACES), [0, 0, 0]),
 ]
 
 ROLES: Sequence[Mapping[str, str]] = ({"tier": "a"}, {"tier": "b"}, {})
@@ -328,6 +383,24 @@ KEPT: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
     ),
 ]
 
+KEPT += [
+    ("session-affinity-filter", "token", {}, S(headers={"x-session-token": TOKEN_P1}), [1]),
+    ("session-affinity-filter", "no token", {}, S(headers={"x-session-token": "%%"}), [0, 1, 2]),
+    # 2 < 5 <= 5; unknown passes.
+    (
+        "endpoint-attribute-filter",
+        "threshold",
+        {
+            "attribute": "cost",
+            "algorithm": {"type": "threshold", "threshold": {"operator": "LessThan", "value": 5}},
+        },
+        S(attributes=(2, 5, NAN)),
+        [0, 2],
+    ),
+    ("topology-affinity-filter", "rack", {"minAffinity": "rack"}, S(labels=PLACES, peer=2), [0, 2]),
+    ("topology-affinity-filter", "nothing near", {}, S(labels=PLACES, peer=2), [0, 1, 2]),
+]
+
 ORDERS: list[tuple[str, str, dict[str, Any], Sequence[float], Sequence[float], list[int]]] = [
     # By score.
     ("max-score-picker", "by score", {}, (0.1, 0.9, 0.5), (0.5, 0.5, 0.5), [1, 2, 0]),
@@ -412,6 +485,10 @@ SCREENED: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
         [1, 2],
     ),
 ]
+
+
+SCORES = [case for case in SCORES if case[0] in REGISTRY.types]
+KEPT = [case for case in KEPT if case[0] in REGISTRY.types]
 
 
 def ids(cases: Sequence[tuple[Any, ...]]) -> list[str]:
@@ -593,6 +670,45 @@ vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1
     assert (reading.block_size, reading.num_blocks) == (16, 200)
 
 
+def reads(
+    kind: str, parameters: dict[str, Any], headers: Mapping[str, str], expected: dict[str, str]
+) -> Callable[[], None]:
+    def check() -> None:
+        plugin, pool = made(kind, S(), parameters)
+        request, _candidates = asked(S(headers=headers), pool)
+        plugin.read(request)
+        assert request.attributes == expected
+
+    return check
+
+
+def topology_extractor() -> None:
+    plugin, _pool = made("topology-extractor", S(), {})
+    assert plugin.place_of(Endpoint("p", "ns", "10.0.0.1", 80, labels=PLACES[0])) == ("", "r", "z", "")
+
+
+def inflight_load_producer() -> None:
+    # 400 bytes are 100 tokens. round(100 * 1.5) = 150 more, of which 130 are allowed: 230 in flight until the
+    # first byte, 130 until the end.
+    config = """
+plugins:
+- {type: inflight-load-producer, parameters: {addEstimatedOutputTokens: true, maxEstimatedOutputTokens: 130}}
+- {type: queue-scorer}
+"""
+    router = build_router(config_text=config, clock=lambda: NOW, rng=np.random.default_rng(1))
+    assert not router.config_error, router.config_error
+    router.replace_endpoints([Endpoint("p0", "default", "10.0.0.0", 8000)])
+    (row,) = router.table.ready_rows.tolist()
+    request = InferenceRequest(request_id="r", prompt=b"p" * 400, body_bytes=400)
+    answer = router.decide(request, None, lambda _late: None)
+    assert isinstance(answer, Decision)
+    assert router.table.inflight_tokens[row] == 230
+    router.first_byte(answer, Record(0.0))
+    assert router.table.inflight_tokens[row] == 130
+    router.ended(answer, Record(0.0))
+    assert router.table.inflight_tokens[row] == 0
+
+
 def dcgm_data_source() -> None:
     text = "plugins: [{type: dcgm-data-source}]\ndataLayer: {sources: [{pluginRef: dcgm-data-source}]}"
     plan = build(text, REGISTRY).exporter
@@ -629,6 +745,14 @@ OTHERS: dict[str, Callable[[], None]] = {
     "request-attribute-reporter": request_attribute_reporter,
     "metrics-data-source": metrics_data_source,
     "core-metrics-extractor": core_metrics_extractor,
+    "agent-identity": reads(
+        "agent-identity", {}, {"session-id": "b", "x-session-affinity": "a"}, {"agent-identity": "a"}
+    ),
+    "session-id-producer": reads(
+        "session-id-producer", {"cookieName": "sid"}, {"cookie": "x=1; sid=s7"}, {"SessionID": "s7"}
+    ),
+    "topology-extractor": topology_extractor,
+    "inflight-load-producer": inflight_load_producer,
     "dcgm-data-source": dcgm_data_source,
     "dcgm-extractor": dcgm_extractor,
     "openai-parser": parser("openai-parser", True, True),
@@ -636,7 +760,7 @@ OTHERS: dict[str, Callable[[], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", [kind for kind in OTHERS if kind in REGISTRY.types])
 def test_others(kind: str) -> None:
     OTHERS[kind]()
 
