@@ -1,0 +1,86 @@
+"""The spans of an exchange on a clock of its own: a decision that waited, and what plugins timed."""
+
+from collections.abc import Sequence
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from typing_extensions import override
+
+import envoy_messages as wire
+from counting_router import CountingRouter
+from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
+from endpoint_picker.extproc.traced import Asks, TracedPicking
+from endpoint_picker.observability.metrics import PickerMetrics
+from endpoint_picker.observability.tracing import DECISION_SPAN, QUEUE_SPAN, REQUEST_SPAN, Tracing
+from endpoint_picker.outcomes import Outcome
+from endpoint_picker.request import InferenceRequest
+from ext_proc.budget import BodyBudget
+from ext_proc.exchange import Exchange
+from ext_proc.processor import Ending
+
+A = "10.0.0.1:8000"
+#: Nanoseconds of the epoch at 0 s of the exchange's clock.
+EPOCH = 1_700_000_000_000_000_000
+
+
+class Held(Waiting):
+    """A decision that a test answers."""
+
+    @override
+    def cancel(self) -> None: ...
+
+
+class HoldingRouter(CountingRouter):
+    """Puts every decision off; times a prediction."""
+
+    resume: Resume
+
+    @override
+    def decide(
+        self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
+    ) -> Decision | Refusal | Waiting:
+        self.resume = resume
+        assert request.timed is not None
+        request.timed.append(("predict", 103.0, 103.5))
+        return Held()
+
+
+def answers() -> list[Decision | Refusal]:
+    decision = Decision(destination=A, endpoint=A, reservations=(Reservation(row=0, generation=0, tokens=1),))
+    return [decision, Refusal(Outcome.SATURATED, "too much")]
+
+
+@pytest.mark.parametrize("answer", answers(), ids=["picked", "refused"])
+def test_a_wait_and_what_plugins_timed_are_children_of_the_decision(answer: Decision | Refusal) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider, lambda: 0.0, lambda: EPOCH)
+    router = HoldingRouter(A)
+    picking = TracedPicking(Asks(router), PickerMetrics(), 100.0, lambda: 100.0, tracing.begin)
+    exchange = Exchange(picking, BodyBudget())
+    exchange.received(wire.request_headers(), 101.0)
+    exchange.received(wire.request_body(wire.body_of(), end=True), 102.0)
+    if isinstance(answer, Decision):
+        router.held.append(answer)
+    exchange.resumed(answer, 107.0)
+    exchange.closed(Ending.DISCONNECTED, 110.0)
+    spans = {each.name: each for each in exporter.get_finished_spans()}
+    assert {name: seconds(span) for name, span in spans.items()} == {
+        # A refusal is the end of its exchange.
+        REQUEST_SPAN: (100.0, 110.0 if isinstance(answer, Decision) else 107.0),
+        DECISION_SPAN: (102.0, 107.0),
+        QUEUE_SPAN: (102.0, 107.0),
+        "predict": (103.0, 103.5),
+    }
+    decision = spans[DECISION_SPAN]
+    assert decision.parent == spans[REQUEST_SPAN].context
+    assert spans[QUEUE_SPAN].parent == spans["predict"].parent == decision.context
+    assert decision.status.is_ok is isinstance(answer, Decision)
+
+
+def seconds(span: ReadableSpan) -> tuple[float, float]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return (span.start_time - EPOCH) / 1e9, (span.end_time - EPOCH) / 1e9
