@@ -18,6 +18,7 @@ from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.metrics_page import PageReader
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision
+from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 
@@ -326,3 +327,70 @@ def test_every_other_key_of_the_shape_is_answered_with_the_reason() -> None:
 
 def test_the_flow_control_gate_is_answered_with_the_reason() -> None:
     assert "it comes with flow control" in faults_of("featureGates: [flowControl]")["featureGates[0]"]
+
+
+PAYLOAD_AGNOSTIC = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: passthrough-parser
+- type: active-request-scorer
+- type: session-affinity-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: active-request-scorer, weight: 1}
+  - {pluginRef: session-affinity-scorer, weight: 1}
+requestHandler:
+  parsers: [{pluginRef: passthrough-parser}]
+"""
+
+
+SESSIONS = "session-affinity-scorer" in REGISTRY.types
+
+
+@pytest.mark.skipif(not SESSIONS, reason="session-affinity-scorer is not offered")
+def test_the_charts_payload_agnostic_configuration_reads_no_body_and_keeps_sessions() -> None:
+    router = router_of(PAYLOAD_AGNOSTIC)
+    assert not router.reads_body(of_known_api=True)
+    first = router.decide(InferenceRequest(request_id="r"), None, lambda _late: None)
+    assert isinstance(first, Decision)
+    record = Record(0.0)
+    record.response_status = 200
+    headers = dict(router.response_headers(first, record))
+    router.ended(first, record)
+    for _ in range(20):
+        # All are idle and score 1; the session's server scores 1 more.
+        again = router.decide(InferenceRequest(request_id="s", headers=headers), None, lambda _late: None)
+        assert isinstance(again, Decision)
+        assert again.endpoint == first.endpoint
+        router.ended(again, record)
+    # With a request in flight it scores 0 + 1, and the idle ones 1: no more than a tie.
+    held = router.decide(InferenceRequest(request_id="t", headers=headers), None, lambda _late: None)
+    assert isinstance(held, Decision)
+    others = [router.decide(InferenceRequest(request_id="u"), None, lambda _late: None) for _ in range(2)]
+    assert {each.endpoint for each in others if isinstance(each, Decision)}.isdisjoint({first.endpoint})
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param(WHOLE, 0, id="all that is offered"),
+        pytest.param(NOT_YET, 1, id="all that is not"),
+        pytest.param(PAYLOAD_AGNOSTIC, 0 if SESSIONS else 1, id="payload agnostic"),
+        pytest.param(chart("parameters: {defaultEngine: triton}", "passthrough-parser"), 0, id="triton"),
+        pytest.param(chart(parser="vllmgrpc-parser"), 1, id="vLLM's gRPC"),
+    ],
+)
+def test_check_config_says_the_same(
+    text: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert run([str(file)]) == status
+    out, err = capsys.readouterr()
+    assert bool(out) is (status == 0)
+    assert bool(err) is (status == 1)
+    if out:
+        # What it prints is accepted, and comes to the same.
+        assert build(out, REGISTRY).effective == yaml.safe_load(out)
