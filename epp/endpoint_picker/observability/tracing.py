@@ -5,7 +5,9 @@ own and holds at most 2,048 spans; further ones are dropped while the collector 
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -102,11 +104,20 @@ class Tracing:
 
     async def flush(self) -> None:
         """Export what is held, for `_FLUSH_S` at most."""
-        try:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def flush() -> None:
+            self._provider.force_flush()
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(done.set)
+
+        # The SDK's flush has no bound while a collector hangs. The process ends without waiting for a daemon
+        # thread; it would wait for one of `asyncio.to_thread`.
+        threading.Thread(target=flush, name="traces", daemon=True).start()
+        with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
-                await asyncio.to_thread(self._provider.force_flush, int(_FLUSH_S * 1000))
-        except TimeoutError:
-            pass
+                await done.wait()
 
 
 class RequestTrace:

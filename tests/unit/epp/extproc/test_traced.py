@@ -1,5 +1,7 @@
 """The spans of an exchange on a clock of its own: a decision that waited, and what plugins timed."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -78,6 +80,36 @@ def test_a_wait_and_what_plugins_timed_are_children_of_the_decision(answer: Deci
     assert decision.parent == spans[REQUEST_SPAN].context
     assert spans[QUEUE_SPAN].parent == spans["predict"].parent == decision.context
     assert decision.status.is_ok is isinstance(answer, Decision)
+
+
+class HangingExporter(InMemorySpanExporter):
+    """A collector that takes a connection and never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    @override
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self.answers.wait(60)
+
+
+async def test_a_collector_that_hangs_does_not_keep_the_picker_from_ending() -> None:
+    exporter, provider = HangingExporter(), TracerProvider()
+    provider.add_span_processor(FlushingProcessor(exporter))
+    tracing = Tracing(provider, lambda: 0.0, lambda: EPOCH)
+    async with asyncio.timeout(30):
+        await tracing.flush()
+    assert not exporter.answers.is_set()
+    exporter.answers.set()
+
+
+class FlushingProcessor(SimpleSpanProcessor):
+    """Flushes its exporter, as the SDK's batching one does."""
+
+    @override
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self.span_exporter.force_flush(timeout_millis)
 
 
 def seconds(span: ReadableSpan) -> tuple[float, float]:
