@@ -135,6 +135,25 @@ test-images: control-plane ## Build the images and run them as a strict cluster 
 	  { echo "test-images skipped: it needs root, and podman, buildah, runc and mmdebstrap, which apt-get installs on Debian"; exit 0; }; \
 	$(BIN)/pytest -m images $(ARGS) tests/images
 
+# Of a release: VERSION=1.2.3; IMAGES=no leaves the images out; DIRTY=1 builds from a changed tree, not to publish.
+VERSION ?=
+IMAGES  ?=
+DIRTY   ?=
+
+.PHONY: version release
+version: setup ## Write a version everywhere it stands: make version VERSION=0.2.0
+	@test -n "$(VERSION)" || { echo "make version VERSION=0.2.0"; exit 2; }
+	@$(BIN)/python release/versions.py "$(VERSION)"
+
+release: setup ## Make dist/headroom-VERSION: wheel, sdist, images, chart, manifests, checksums [VERSION= REGISTRY= BASE= IMAGES=no]
+	@test -n "$(VERSION)" || { echo "make release VERSION=$$($(BIN)/python -c 'import sys; sys.path.insert(0, "release"); import versions; print(versions.tree_version())')"; exit 2; }
+	@images="$(if $(filter no,$(IMAGES)),--no-images)"; \
+	if test -z "$$images" && test -z "$(ENGINE)" && ! { command -v podman || command -v buildah; } >/dev/null && \
+	  ! { $(call apt_install,podman $(if $(filter debian,$(BASE)),mmdebstrap)); }; then \
+	  echo "== no podman and no buildah: the images are left out"; images=--no-images; fi; \
+	PYTHONPATH=images $(BIN)/python release/build_release.py "$(VERSION)" $$images --registry "$(REGISTRY)" \
+	  --engine "$(ENGINE)" --base "$(BASE)" $(if $(DIRTY),--dirty)
+
 bench-%: setup ## Run one benchmark, a JSON line a figure: make bench-transport [ARGS='--churn 1000000']
 	@test -f bench/$*.py || { echo "no benchmark '$*'; there are: $(notdir $(basename $(wildcard bench/*.py)))"; exit 2; }
 	@$(BIN)/python bench/$*.py $(ARGS)
