@@ -8,6 +8,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -157,9 +158,21 @@ def write_archive(build: Build, reference: str, archive: Path, epoch: int) -> No
         )
         if pushed.returncode != 0:
             raise BuildError(pushed.stderr.strip())
+        _name_for_containerd(layout / "index.json", reference)
         inside = sorted(path for path in layout.rglob("*") if path.is_file())
         with archive.open("wb") as out:
             _write_tar(out, ((str(path.relative_to(layout)), path) for path in inside), epoch)
+
+
+def _name_for_containerd(index: Path, reference: str) -> None:
+    """Add the annotation by which containerd names an image that it imports: with a registry in any case."""
+    content = json.loads(index.read_text("utf-8"))
+    host, slash, _ = reference.partition("/")
+    has_registry = bool(slash) and ("." in host or ":" in host or host == "localhost")
+    for manifest in content["manifests"]:
+        full = reference if has_registry else f"docker.io/{'' if slash else 'library/'}{reference}"
+        manifest["annotations"]["io.containerd.image.name"] = full
+    index.write_text(json.dumps(content, sort_keys=True), "utf-8")
 
 
 def _write_tar(

@@ -4,11 +4,14 @@ Gateways do not verify a self-signed certificate. It encrypts the traffic and pr
 """
 
 import asyncio
+import logging
 import ssl
 from pathlib import Path
 from typing import Final
 
 from lean_grpc import ServerCertificate
+
+_log = logging.getLogger(__name__)
 
 #: Seconds between two checks of the mounted files.
 LOOK_S: Final = 1.0
@@ -37,4 +40,9 @@ async def follow(pair: ServerCertificate) -> None:
     """Reload the mounted pair for new handshakes when it changes, until cancelled; ignore a faulty one."""
     while True:
         await asyncio.sleep(LOOK_S)
-        pair.refresh()
+        try:
+            pair.refresh()
+        except Exception:
+            # Whatever it is, the next look may succeed; the end of this loop would only show when the
+            # certificate expires.
+            _log.exception("the mounted certificate could not be looked at")

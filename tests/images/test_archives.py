@@ -19,7 +19,9 @@ def test_an_archive_is_reproducible_and_loads_as_the_image(built: Built, tmp_pat
 
     with tarfile.open(one) as tar:
         index = json.load(tar.extractfile("index.json"))  # type: ignore[arg-type]
-    assert [each["annotations"]["org.opencontainers.image.ref.name"] for each in index["manifests"]] == [name]
+    (annotations,) = (each["annotations"] for each in index["manifests"])
+    assert annotations["org.opencontainers.image.ref.name"] == name
+    assert annotations["io.containerd.image.name"] == name
 
     before = digest(built.build, name)
     loaded = subprocess.run(

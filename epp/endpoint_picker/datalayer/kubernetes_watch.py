@@ -4,9 +4,10 @@ While the API server does not answer, the last state stays in use. A deleted poo
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cluster_client.list_watch import ListWatch, Source
 from cluster_client.objects import Object, ObjectKey
@@ -15,7 +16,12 @@ from endpoint_picker.datalayer.discovery import Pool, endpoints_of, pool_of
 from endpoint_picker.datalayer.table import Endpoint
 from inference_api.names import CONFIG_KEY, POOL_GROUP, POOL_PLURAL, POOL_VERSION, PRIORITIES_KEY
 
+_log = logging.getLogger(__name__)
+
 _V = TypeVar("_V")
+_PODS_TASK: Final = "watch of pods"
+#: Seconds between the end of a watch of pods, which only a fault can cause, and the next one.
+_AGAIN_S: Final = 1.0
 
 
 def _ignore(_: str) -> None:
@@ -108,14 +114,21 @@ class PoolWatch:
                 self._selected = self._pool.label_selector
                 selector = {"labelSelector": self._selected}
                 self._pods = self._following(path, selector, pod_of, self._touched, known)
-                following = asyncio.get_running_loop().create_task(self._pods.run())
+                following = asyncio.get_running_loop().create_task(self._pods.run(), name=_PODS_TASK)
             self._touched()
+            restart = asyncio.ensure_future(self._restart.wait())
+            both = {restart} if following is None else {restart, following}
             try:
-                await self._restart.wait()
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if following is not None and following.done() and not restart.done():
+                    # A watch never ends by itself. Unnoticed, the picker would keep these pods for ever.
+                    error = None if following.cancelled() else following.exception()
+                    _log.error("the watch of pods ended and begins anew", exc_info=error)
+                    await asyncio.sleep(_AGAIN_S)
             finally:
-                if following is not None:
-                    following.cancel()
-                    await asyncio.wait({following})
+                for each in both:
+                    each.cancel()
+                await asyncio.wait(both)
 
     def _pool_changed(self) -> None:
         old, self._pool = self._pool, next(iter(self._pools.objects.values()), None)

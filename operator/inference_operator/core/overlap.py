@@ -1,8 +1,8 @@
 """Which of several installations of the operator works in a namespace that more than one of them names. Pure.
 
 Each installation keeps a Lease that says in which namespaces it works. Of two installations with a namespace
-in common, the one whose Lease is older has it, and the younger writes nothing there. A Lease that nobody
-renews counts for its duration on the reader's clock, so the clocks of two nodes are never compared.
+in common, the one whose Lease is older has it, and the younger writes nothing there. A Lease that is
+not renewed counts for its duration on the reader's clock, so the clocks of two nodes are never compared.
 
 An installation that takes over from a silent one writes the silent Lease's uid into its own Lease. The silent
 installation, should it come back, finds its uid there, makes its Lease anew, and so is the younger one.
@@ -36,7 +36,7 @@ Scope = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A Lease as it stood when nobody renewed it any more."""
+    """A Lease as its last renewal left it."""
 
     uid: str
     renewal: str

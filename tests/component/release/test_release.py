@@ -3,6 +3,7 @@
 tests/long/test_release.py installs the wheel in a fresh environment; tests/images tests the images' digests.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from build_release import _name_for_containerd
+from control_plane import running_control_plane
 from inference_operator.core.kinds import Object
 from local_cluster.binaries import ensure_helm
 from manifest_files import BASE, ROOT
@@ -241,3 +244,34 @@ def test_make_version_writes_a_version_that_release_then_takes(tree: Path, tmp_p
     assert images(bundle) == {"headroom-operator:3.2.1", "headroom-epp:3.2.1"}
     assert (made / "headroom_operator-3.2.1-py3-none-any.whl").is_file()
     run(sys.executable, str(copy / "charts" / "generate.py"), "--check")
+
+
+def test_one_apply_of_the_bundle_installs_and_a_second_changes_nothing(made: Path, tmp_path: Path) -> None:
+    bundle = str(made / f"headroom-{VERSION}.yaml")
+    with running_control_plane(tmp_path / "plane") as plane:
+        kubectl = ("kubectl", f"--kubeconfig={plane.kubeconfig}")
+        run(*kubectl, "create", "-f", str(made / f"gie-crds-{VERSION}.yaml"))
+        first = run(*kubectl, "apply", "-f", bundle).splitlines()
+        again = run(*kubectl, "apply", "-f", bundle).splitlines()
+
+    assert len(first) == len(by_name(Path(bundle).read_text()))
+    assert all(line.endswith(" created") for line in first)
+    assert all(line.endswith(" unchanged") for line in again)
+
+
+@pytest.mark.parametrize(
+    ("reference", "full"),
+    [
+        ("headroom-epp:1.0.0", "docker.io/library/headroom-epp:1.0.0"),
+        ("team/headroom-epp:1.0.0", "docker.io/team/headroom-epp:1.0.0"),
+        ("localhost/headroom-epp:1.0.0", "localhost/headroom-epp:1.0.0"),
+        ("registry.example.com/team/headroom-epp:1.0.0", "registry.example.com/team/headroom-epp:1.0.0"),
+    ],
+)
+def test_containerd_finds_an_imported_image_by_the_name_that_pods_use(
+    tmp_path: Path, reference: str, full: str
+) -> None:
+    index = tmp_path / "index.json"
+    index.write_text('{"manifests": [{"annotations": {}}]}')
+    _name_for_containerd(index, reference)
+    assert json.loads(index.read_text())["manifests"][0]["annotations"]["io.containerd.image.name"] == full

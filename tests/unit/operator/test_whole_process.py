@@ -233,3 +233,24 @@ def test_outside_a_pod_a_kubeconfig_is_asked_for(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert asyncio.run(main.run(Settings())) == 1
     assert "pass --kubeconfig FILE" in caplog.text
+
+
+def test_a_lease_that_is_no_longer_renewed_is_renewed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dead part would let a younger installation take over while this one works on."""
+
+    async def body() -> None:
+        async with operator(tmp_path, caplog, lease_duration=3.0) as run:
+            await run.ready()
+
+            def renewals() -> int:
+                return sum(call.method == "PATCH" and "/leases/" in call.path for call in run.api.store.calls)
+
+            await until(renewals, "a renewal")
+            next(task for task in asyncio.all_tasks() if task.get_name() == "lease").cancel()
+            await until(lambda: "a background part ended" in caplog.text, "its end is noticed")
+            before = renewals()
+            await until(lambda: renewals() > before, "another renewal")
+
+    asyncio.run(body())
