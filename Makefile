@@ -20,7 +20,10 @@ apt_install = missing=""; for each in $(1); do command -v $$each >/dev/null || m
 	  echo "== installing$$missing" >&2 && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null 2>&1; }
 
-.PHONY: help setup tools control-plane helm chart check static fmt metrics-page plugin-page test unit fuzz interop-tools demo demo-down crds lock images test-images clean
+# What runs the demo's pods: process, or kubelet.
+NODE ?= process
+
+.PHONY: help setup tools control-plane kubelet-tools test-kubelet helm chart check static fmt metrics-page plugin-page test unit fuzz interop-tools demo demo-down crds lock images test-images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,8 +100,14 @@ interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's te
 fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core for FUZZ_SECONDS (an hour)
 	@$(BIN)/python tests/fuzz/lean_grpc/fuzz_core.py --seconds $(or $(FUZZ_SECONDS),3600)
 
-demo: control-plane ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it
-	@$(BIN)/headroom demo up $(if $(CHECK),--check)
+demo: $(if $(filter kubelet,$(NODE)),kubelet-tools,control-plane) ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it; NODE=kubelet runs it in containers
+	@$(BIN)/headroom demo up --node=$(NODE) $(if $(CHECK),--check)
+
+kubelet-tools: tools ## Install what a kubelet node needs (root, Debian) and build its programs and images once
+	@missing="$$($(BIN)/python -m local_cluster.kubelet.machine)"; test -z "$$missing" || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "== installing $$missing" >&2 && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null 2>&1; } || true
+	@$(BIN)/headroom local build --node=kubelet
 
 demo-down: ## End the demo; no process of it is left
 	@if test -x $(BIN)/headroom; then $(BIN)/headroom demo down; else echo "nothing to end: $(VENV) is not there"; fi

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from local_cluster.binaries import ensure_binaries, ensure_helm
+from local_cluster.binaries import ensure_binaries, ensure_helm, ensure_node_programs
 from local_cluster.cluster import LocalCluster
 from local_cluster.errors import LocalClusterError, NotRunningError
+from local_cluster.kubelet.archives import ensure_archives
+from local_cluster.kubelet.machine import require_machine
+from local_cluster.kubelet.record import is_kubelet, parts_of
+from local_cluster.state import KUBELET, PROCESS
 
 DEFAULT_DIRECTORY: Final = Path(".local/cluster")
 _CHUNK: Final = 1 << 16
@@ -24,10 +28,11 @@ def add_commands(groups: Groups) -> None:
         "local",
         help="a Kubernetes cluster on this machine",
         description="Run a real control plane (etcd, API server, controller manager) and a node that runs "
-        "the pods of Headroom's images as processes of this machine. Begin with `headroom local up`.",
+        "the pods of Headroom's images as processes of this machine, or a real kubelet. Begin with "
+        "`headroom local up`.",
     )
     commands = group.add_subparsers(required=True, metavar="COMMAND")
-    _add(commands, "up", up, "start an empty cluster and leave it running")
+    add_node_option(_add(commands, "up", up, "start an empty cluster and leave it running"))
     _add(commands, "down", down, "end the cluster and every process of it")
     _add(commands, "status", status, "say whether the cluster runs and how to reach it (exit status 1: no)")
     _add(commands, "kubeconfig", kubeconfig, "print the path of the administrator's kubeconfig")
@@ -40,7 +45,19 @@ def add_commands(groups: Groups) -> None:
     command.add_argument(
         "--helm", action="store_true", help="build Helm as well (for the tests of the chart)"
     )
+    add_node_option(command)
     command.set_defaults(run=build)
+
+
+def add_node_option(command: argparse.ArgumentParser) -> None:
+    """Add --node: what runs the pods."""
+    command.add_argument(
+        "--node",
+        choices=(PROCESS, KUBELET),
+        default=PROCESS,
+        help="what runs the pods: processes of this machine, or a real kubelet with containers, which needs "
+        "root (default: %(default)s)",
+    )
 
 
 def _add(commands: Groups, name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -60,7 +77,7 @@ def progress(line: str) -> None:
 def up(given: argparse.Namespace) -> int:
     """Start a cluster that outlives this command."""
     began = time.monotonic()
-    cluster = LocalCluster(given.dir)
+    cluster = LocalCluster(given.dir, node=given.node)
     cluster.start(progress)
     print(f"The cluster is up after {time.monotonic() - began:.0f} s. Talk to it:")
     print(f"  export KUBECONFIG={cluster.kubeconfig}")
@@ -86,6 +103,9 @@ def status(given: argparse.Namespace) -> int:
         print(error)
         return 1
     print(f"running     {cluster.url}, {len(cluster.processes())} processes")
+    for part in parts_of(cluster.directory):
+        ends = f"; last end: {part.last_end}" if part.last_end else ""
+        print(f"part        {part.name}: {'runs' if part.runs else 'is down'}, start {part.starts}{ends}")
     print(f"kubeconfig  {cluster.kubeconfig}")
     print(f"logs        {cluster.log_directory}")
     return 0
@@ -98,8 +118,14 @@ def kubeconfig(given: argparse.Namespace) -> int:
 
 
 def build(given: argparse.Namespace) -> int:
-    """Build the control plane's programs, and Helm with --helm, unless they are built already."""
+    """Build what is lacking: the control plane's programs, a kubelet node's and its images, Helm."""
+    if given.node == KUBELET:
+        require_machine()
     print(f"The control plane's programs are in {ensure_binaries(progress).etcd.parent}.")
+    if given.node == KUBELET:
+        programs = ensure_node_programs(progress)
+        print(f"The node's programs are in {programs}.")
+        print(f"The images are in {ensure_archives(programs, progress)[0].parent}.")
     if given.helm:
         print(f"Helm is {ensure_helm(progress)}.")
     return 0
@@ -108,6 +134,9 @@ def build(given: argparse.Namespace) -> int:
 def logs_of(given: argparse.Namespace) -> int:
     """Copy a container's log to standard output."""
     cluster = LocalCluster(given.dir)
+    if is_kubelet(cluster.directory):
+        message = "on a kubelet, `kubectl logs` prints the logs of containers"
+        raise LocalClusterError(message)
     container = given.container or _only_container(cluster, given.namespace, given.pod)
     log = cluster.container_log(given.namespace, given.pod, container)
     try:

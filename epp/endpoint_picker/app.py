@@ -210,7 +210,7 @@ async def run(settings: Settings) -> None:
         "starting",
         extra={
             "pool": f"{settings.pool_namespace}/{settings.pool_name}",
-            "address": settings.bind_address,
+            "address": ",".join(settings.bind_addresses),
             "grpc_port": settings.grpc_port,
             "tls": settings.secure_serving,
         },

@@ -134,15 +134,15 @@ class PickerServers:
     async def start(self) -> None:
         """Open the health and HTTP ports. OSError when one cannot be bound."""
         settings = self._settings
-        self.metrics_port = await self._http.start(settings.bind_address, settings.metrics_port)
-        self.health_port = await self._health_port.listen(settings.bind_address, settings.health_port)
+        self.metrics_port = await self._http.start(settings.bind_addresses, settings.metrics_port)
+        self.health_port = await self._health_port.listen(settings.bind_addresses, settings.health_port)
 
     async def serve(self) -> None:
         """Open the gRPC port once the pool is known. OSError when it cannot be bound."""
         await self._synced.wait()
         settings = self._settings
         tls = self._tls() if settings.secure_serving else None
-        self.grpc_port = await self._grpc.listen(settings.bind_address, settings.grpc_port, tls=tls)
+        self.grpc_port = await self._grpc.listen(settings.bind_addresses, settings.grpc_port, tls=tls)
         self.health.synced()
 
     async def drain(self) -> None:
@@ -178,7 +178,7 @@ class PickerServers:
 
     def _tls(self) -> ssl.SSLContext:
         if self._pair is None:
-            return self_signed_server((self._settings.pool_name, self._settings.bind_address, "localhost"))
+            return self_signed_server((self._settings.pool_name, *self._settings.bind_addresses, "localhost"))
         self._following = asyncio.create_task(follow(self._pair), name="certificate")
         return self._pair.context
 

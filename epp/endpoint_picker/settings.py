@@ -1,7 +1,6 @@
 """Command line and environment of the picker, checked once and frozen. Nothing else reads os.environ."""
 
 import argparse
-import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cluster_client.durations import parse_duration
+from cluster_client.listen import parse_addresses, pod_addresses
 from endpoint_picker.observability.logs import LEVELS
 from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from inference_api import names
@@ -26,8 +26,8 @@ class Settings:
     """metadata.name of the InferencePool; "epp" when the endpoints come from a file and none is named."""
     pool_namespace: str
     """Namespace of the pool, of its pods and of both ConfigMaps."""
-    bind_address: str
-    """IP literal that all listeners bind, without brackets; default: env POD_IP, else 127.0.0.1."""
+    bind_addresses: tuple[str, ...]
+    """IP literals that all listeners bind, without brackets."""
     grpc_port: int
     """Port of ext-proc, EDS and gRPC health; 0 is any free one."""
     health_port: int
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     return Settings(
         pool_name=picker,
         pool_namespace=args.pool_namespace,
-        bind_address=args.bind_address,
+        bind_addresses=args.bind_address,
         grpc_port=args.grpc_port,
         health_port=args.grpc_health_port,
         metrics_port=args.metrics_port,
@@ -124,8 +124,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--version", action="version", version=version("headroom-operator"))
     add("--pool-name", default="", help="InferencePool to pick for")
     add("--pool-namespace", default=environment.get("NAMESPACE") or "default", help="default: env NAMESPACE")
-    address = environment.get("POD_IP") or "127.0.0.1"
-    add("--bind-address", type=_address, default=address, help="IP to listen on; default: env POD_IP")
+    add(
+        "--bind-address",
+        type=_addresses,
+        default=",".join(pod_addresses(environment.get("POD_IP", ""))),
+        metavar="IP,...",
+        help="IPs to listen on; default: env POD_IP and 127.0.0.1, which kubectl port-forward dials",
+    )
     add("--grpc-port", type=_port, default=names.EXT_PROC_PORT, help="ext-proc, EDS, health (default 9002)")
     add("--grpc-health-port", type=_port, default=names.HEALTH_PORT, help="plaintext health (default 9003)")
     add(
@@ -231,9 +236,8 @@ def _boolean(text: str) -> bool:
     return found
 
 
-def _address(text: str) -> str:
+def _addresses(text: str) -> tuple[str, ...]:
     try:
-        return str(ipaddress.ip_address(text.strip("[]")))
-    except ValueError:
-        message = f"{text!r} is no IP address"
-        raise argparse.ArgumentTypeError(message) from None
+        return parse_addresses(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

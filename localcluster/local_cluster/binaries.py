@@ -1,4 +1,6 @@
-"""The control-plane programs: found in KUBEBUILDER_ASSETS, else in the cache, else built once with Go.
+"""The programs of a cluster: found in the cache, else built once with Go; a control plane's may be given.
+
+KUBEBUILDER_ASSETS names a folder with those of a control plane; the programs of a kubelet node are built.
 
 The versions are those that the go.mod files beside this module require. Nothing else is downloaded: Go
 fetches the published modules and checks them against the committed go.sum.
@@ -63,6 +65,7 @@ class Build:
     """What Go builds, in the order of `programs`."""
     ldflags: str
     expected: str
+    tags: tuple[str, ...] = ()
 
 
 def required_version(go_mod: str, module: str) -> str:
@@ -93,11 +96,15 @@ def helm_version() -> str:
     return required_version((_SOURCES / "helm" / "go.mod").read_text(), "helm.sh/helm/v3")
 
 
-def builds() -> tuple[Build, ...]:
-    """Return the builds of a control plane, the quick one first.
+def containerd_version() -> str:
+    """Return the pinned version of containerd, such as v2.3.6."""
+    return required_version(
+        (_SOURCES / "containerd" / "go.mod").read_text(), "github.com/containerd/containerd/v2"
+    )
 
-    Linker flags set Kubernetes' version; without them kubectl warns about the server's version.
-    """
+
+def _kubernetes_flags() -> str:
+    """Return linker flags that set Kubernetes' version; without them kubectl warns about the server's."""
     version = kubernetes_version()
     major, minor, *_ = version.removeprefix("v").split(".")
     values = (
@@ -107,7 +114,12 @@ def builds() -> tuple[Build, ...]:
         "k8s.io/component-base/version.gitTreeState=clean",
         f"k8s.io/client-go/pkg/version.gitVersion={version}",
     )
-    stamped = " ".join(("-s -w", *(f"-X {value}" for value in values)))
+    return " ".join(("-s -w", *(f"-X {value}" for value in values)))
+
+
+def builds() -> tuple[Build, ...]:
+    """Return the builds of a control plane, the quick one first."""
+    stamped = _kubernetes_flags()
     return (
         Build("etcd", ("etcd",), ("./cmd/etcd",), "-s -w", "about a minute"),
         Build(
@@ -116,6 +128,32 @@ def builds() -> tuple[Build, ...]:
             ("./cmd/kube-apiserver", "./cmd/kube-controller-manager"),
             stamped,
             "about 10 minutes on 2 cores",
+        ),
+    )
+
+
+def node_builds() -> tuple[Build, ...]:
+    """Return the builds of a kubelet node, the quick one first."""
+    containerd = "github.com/containerd/containerd/v2"
+    names = ("containerd", "containerd-shim-runc-v2", "ctr")
+    kubernetes = ("kubelet", "kube-proxy", "kube-scheduler")
+    return (
+        Build("pause", ("pause",), (".",), "-s -w", "a few seconds"),
+        Build(
+            "kubernetes",
+            kubernetes,
+            tuple(f"./cmd/{name}" for name in kubernetes),
+            _kubernetes_flags(),
+            "about 2 minutes on 2 cores after the control plane",
+        ),
+        Build(
+            "containerd",
+            names,
+            tuple(f"{containerd}/cmd/{name}" for name in names),
+            f"-s -w -X {containerd}/version.Version={containerd_version()}",
+            "about 3 minutes on 2 cores",
+            # Snapshotters that need kernel modules or C libraries; the node uses overlayfs.
+            ("no_btrfs", "no_devmapper", "no_zfs", "no_aufs"),
         ),
     )
 
@@ -187,6 +225,30 @@ def ensure_helm(progress: Progress) -> Path:
     return helm
 
 
+def node_cache_directory() -> Path:
+    """Return where the built programs of a kubelet node are kept."""
+    return _cache("node", f"{kubernetes_version()}-{containerd_version()}")
+
+
+def image_cache_directory() -> Path:
+    """Return where the archives of a kubelet node's images are kept."""
+    return _cache("node", "images")
+
+
+def ensure_node_programs(progress: Progress) -> Path:
+    """Return the folder with the programs of a kubelet node (those of `node_builds`), built first if need be.
+
+    Raises:
+        ToolMissingError: Go is needed and not installed.
+        BuildError: Go could not build them.
+    """
+    directory = node_cache_directory()
+    wanted = node_builds()
+    if any(not os.access(directory / name, os.X_OK) for build in wanted for name in build.programs):
+        _build_lacking(require_go(), wanted, directory, progress)
+    return directory
+
+
 def _build_lacking(go: Path, wanted: Iterable[Build], directory: Path, progress: Progress) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with _only_builder(directory, progress):
@@ -215,8 +277,9 @@ def _build(go: Path, build: Build, directory: Path, progress: Progress) -> None:
     what = " and ".join(build.programs)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".building-") as temporary:
         log = Path(temporary) / "go.log"
-        argv = [str(go), "build", "-v", "-trimpath", "-ldflags", build.ldflags, "-o", f"{temporary}/"]
-        argv += build.packages
+        argv = [str(go), "build", "-v", "-trimpath", "-ldflags", build.ldflags]
+        argv += ["-tags", ",".join(build.tags)] if build.tags else []
+        argv += ["-o", f"{temporary}/", *build.packages]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - go itself, no shell
                 argv,

@@ -18,9 +18,12 @@ import psutil
 
 from local_cluster.errors import AlreadyRunningError, LocalClusterError, NotRunningError, StartError
 from local_cluster.images import DEFAULT_IMAGES, ImageCommand
+from local_cluster.kubelet import machine
+from local_cluster.kubelet.machine import remove_leftovers
+from local_cluster.kubelet.record import read_record
 from local_cluster.node.worker import pod_folder
 from local_cluster.processes import log_summary
-from local_cluster.state import MARK, is_running, read_state, remove_state, write_images
+from local_cluster.state import MARK, PROCESS, is_running, read_state, remove_state, write_images
 
 _STOP_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
@@ -37,7 +40,9 @@ class LocalCluster:
 
     `tied` ends the cluster with the thread that called `start`; otherwise it stays until a call of `stop`.
     `names` is how Service names resolve inside containers: "dns" (by a DNS server, or by hosts files where
-    this user may not bind port 53) or "hosts" (by hosts files).
+    this user may not bind port 53) or "hosts" (by hosts files). `node` is PROCESS, for pods as processes of
+    this machine, or KUBELET, for a real kubelet with containers: that needs root, and `images` and `names`
+    have no meaning there.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class LocalCluster:
         *,
         tied: bool = False,
         names: str = "dns",
+        node: str = PROCESS,
     ) -> None:
         self.directory: Path = directory.absolute()
         self.kubeconfig: Path = self.directory / "kubeconfig"
@@ -55,6 +61,7 @@ class LocalCluster:
         self._images = images
         self._tied = tied
         self._names = names
+        self._node = node
         self._supervisor: subprocess.Popen[str] | None = None
 
     @classmethod
@@ -102,7 +109,7 @@ class LocalCluster:
         write_images(self.directory, self._images)
         log = self.directory / "supervisor.log"
         argv = [sys.executable, "-m", "local_cluster.supervisor", f"--directory={self.directory}"]
-        argv += [f"--names={self._names}"]
+        argv += [f"--names={self._names}", f"--node={self._node}"]
         argv += [f"--parent={os.getpid()}"] if self._tied else []
         with log.open("wb") as errors:
             supervisor = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
@@ -145,20 +152,28 @@ class LocalCluster:
             raise LocalClusterError(message)
         if self._supervisor is not None:  # a child of this process, a zombie until it is awaited
             self._supervisor.wait()
+        remove_leftovers(self.directory)
         remove_state(self.directory)
 
     def processes(self) -> list[int]:
-        """Return the ids of all live processes of this cluster: each has its directory in its environment."""
-        found = []
+        """Return the ids of all live processes of this cluster.
+
+        Each has its directory in its environment, or, being in a container of a kubelet, a forebear that has.
+        """
+        marked: set[int] = set()
+        parents: dict[int, int] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.environ().get(MARK) == str(self.directory):
-                    found.append(process.pid)
-        return found
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    parents[process.pid] = process.ppid()
+                    if process.environ().get(MARK) == str(self.directory):
+                        marked.add(process.pid)
+        return [pid for pid in parents if _descends(pid, marked, parents)]
 
     def container_pids(self, namespace: str, pod: str, container: str) -> list[int]:
         """Return the processes of a container, the main one first; empty when it does not run."""
+        if read_record(self.directory) is not None:
+            return machine.container_pids(self.directory, namespace, pod, container)
         file = self.directory / "pods" / pod_folder((namespace, pod)) / "containers" / container / "pid"
         with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
             return [each.pid for each in psutil.Process(int(file.read_text())).children(recursive=True)]
@@ -172,6 +187,14 @@ class LocalCluster:
         """Return the names of the pod's containers that have a log."""
         folder = self.log_directory / "pods" / pod_folder((namespace, pod))
         return sorted(file.stem for file in folder.glob("*.log"))
+
+
+def _descends(pid: int, marked: set[int], parents: Mapping[int, int]) -> bool:
+    while pid in parents:
+        if pid in marked:
+            return True
+        pid = parents[pid]
+    return False
 
 
 def _follow(supervisor: subprocess.Popen[str], log: Path, progress: Callable[[str], None]) -> None:

@@ -17,6 +17,9 @@ from local_cluster.images import ImageCommand
 
 #: Environment variable of every process of a cluster, containers included: the cluster's directory.
 MARK: Final = "HEADROOM_LOCAL_CLUSTER"
+#: The kinds of a node: pods as processes of this machine, or a real kubelet with containers.
+PROCESS: Final = "process"
+KUBELET: Final = "kubelet"
 _LOCK: Final = ".lock"
 _LOOKERS_S: Final = 2.0
 _POLL_S: Final = 0.05
@@ -26,10 +29,11 @@ _IMAGES: Final = "images.json"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A running cluster: its supervisor's process id and the API server's address."""
+    """A running cluster: its supervisor's process id, the API server's address, the kind of its node."""
 
     supervisor: int
     url: str
+    node: str = PROCESS
 
 
 def take_lock(directory: Path) -> int | None:

@@ -7,6 +7,7 @@ Started by LocalCluster. On standard output it writes `progress TEXT` lines whil
 import argparse
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import signal
@@ -16,12 +17,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from local_cluster.binaries import ensure_binaries
-from local_cluster.control_plane import ControlPlane
+from local_cluster.binaries import Binaries, ensure_binaries, ensure_node_programs
+from local_cluster.control_plane import ControlPlane, is_there
 from local_cluster.errors import AlreadyRunningError, LocalClusterError
+from local_cluster.kubelet.archives import ensure_archives
+from local_cluster.kubelet.machine import require_machine
+from local_cluster.kubelet.node import KubeletNode
 from local_cluster.node.node import NODE_NAME
+from local_cluster.node.objects import condition_is_true
 from local_cluster.processes import Child, stop_all
-from local_cluster.state import State, images_file, remove_state, take_lock, write_state
+from local_cluster.state import KUBELET, PROCESS, State, images_file, remove_state, take_lock, write_state
 
 _log = logging.getLogger(__name__)
 _CHECK_EVERY_S: Final = 0.5
@@ -36,10 +41,12 @@ class _StopRequestedError(BaseException):
 class Supervisor:
     """One cluster in `directory`; `run` returns after SIGTERM or SIGINT, when every part has ended."""
 
-    def __init__(self, directory: Path, names: str) -> None:
+    def __init__(self, directory: Path, node: str, names: str) -> None:
         self._directory = directory
+        self._kind = node
         self._names = names
         self._node: Child | None = None
+        self._kubelet: KubeletNode | None = None
         self._plane: ControlPlane | None = None
 
     def run(self) -> None:
@@ -67,11 +74,20 @@ class Supervisor:
             self._stop()
 
     def _start(self) -> None:
-        binaries = ensure_binaries(lambda text: write_line(f"progress {text}"))
-        write_line("progress starting etcd, the API server and the controller manager")
+        if self._kind == KUBELET:
+            require_machine()
+        binaries = ensure_binaries(_progress)
+        if self._kind == KUBELET:
+            plane = self._start_with_kubelet(binaries)
+        else:
+            plane = self._start_with_processes(binaries)
+        write_state(self._directory, State(os.getpid(), plane.url, self._kind))
+
+    def _start_with_processes(self, binaries: Binaries) -> ControlPlane:
+        _progress("starting etcd, the API server and the controller manager")
         self._plane = plane = ControlPlane(self._directory, binaries)
         plane.start()
-        write_line("progress starting the node")
+        _progress("starting the node")
         argv = (sys.executable, "-m", "local_cluster.node")
         flags = (
             f"--kubeconfig={plane.node_kubeconfig}",
@@ -82,20 +98,46 @@ class Supervisor:
         )
         self._node = Child("node", (*argv, *flags), plane.log_directory / "node.log")
         plane.wait_until(f"/api/v1/nodes/{NODE_NAME}", "the node", self._check)
-        write_state(self._directory, State(os.getpid(), plane.url))
+        return plane
+
+    def _start_with_kubelet(self, binaries: Binaries) -> ControlPlane:
+        programs = ensure_node_programs(_progress)
+        archives = ensure_archives(programs, _progress)
+        _progress("starting containerd, etcd, the API server and the controller manager")
+        self._plane = plane = ControlPlane(self._directory, binaries)
+        plane.clear()
+        self._kubelet = node = KubeletNode(self._directory, programs, archives)
+        network = node.begin()
+        plane.start(network.addresses)
+        _progress("importing the images; starting the kubelet, kube-proxy and the scheduler")
+        node.admit(plane)
+        plane.wait_until(f"/api/v1/nodes/{NODE_NAME}", "the node", self._check, _is_ready)
+        return plane
 
     def _check(self) -> None:
         if self._plane is not None:
             self._plane.check()
         if self._node is not None:
             self._node.check()
+        if self._kubelet is not None:
+            self._kubelet.check()
 
     def _stop(self) -> None:
         if self._node is not None:
             stop_all([self._node], _NODE_GRACE_S)
+        if self._kubelet is not None:
+            self._kubelet.stop()
         if self._plane is not None:
             self._plane.stop()
         remove_state(self._directory)
+
+
+def _is_ready(status: int, body: bytes) -> bool:
+    return is_there(status, body) and condition_is_true(json.loads(body), "Ready")
+
+
+def _progress(text: str) -> None:
+    write_line(f"progress {text}")
 
 
 def write_line(line: str) -> None:
@@ -112,6 +154,7 @@ def main() -> int:
     """Run a cluster until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster.supervisor", description=__doc__)
     parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--node", choices=(PROCESS, KUBELET), default=PROCESS)
     parser.add_argument("--names", choices=("dns", "hosts"), default="dns")
     parser.add_argument("--parent", type=int, default=0, help="end when the process of this id ends")
     given = parser.parse_args()
@@ -123,7 +166,7 @@ def main() -> int:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
             if os.getppid() != given.parent:
                 return 0
-        Supervisor(given.directory.absolute(), given.names).run()
+        Supervisor(given.directory.absolute(), given.node, given.names).run()
     except _StopRequestedError:
         return 0
     except LocalClusterError as error:

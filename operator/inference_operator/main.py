@@ -59,14 +59,15 @@ async def run(settings: Settings) -> int:
     process = Process(host=socket.gethostname(), version=version("headroom-operator"))
     lease = OperatorLease(api, settings, process)
     controller = Controller(api, settings, start_watch, lease=lease)
-    health = HealthServer(controller, settings.bind_address, settings.health_port)
+    health = HealthServer(controller, settings.bind_addresses, settings.health_port)
     try:
         port = await health.start()
     except OSError as error:
-        log.error("cannot listen on %s:%d: %s", settings.bind_address, settings.health_port, error.strerror)
+        addresses = ", ".join(settings.bind_addresses)
+        log.error("cannot listen on %s:%d: %s", addresses, settings.health_port, error.strerror)
         await connection.close()
         return 1
-    log.info("operator started", extra={"health": f"http://{settings.bind_address}:{port}/healthz"})
+    log.info("operator started", extra={"health": f"http://{settings.bind_addresses[0]}:{port}/healthz"})
     work = asyncio.create_task(controller.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

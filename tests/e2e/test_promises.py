@@ -37,7 +37,7 @@ def test_requests_are_explained(stage: Stage, capsys: pytest.CaptureFixture[str]
 def test_a_deleted_pool_takes_its_children_along(stage: Stage) -> None:
     doomed = stage.beside("doomed")
     manifests = [
-        coexistence.user_picker("doomed", {"proxy": {"mode": "Deployment"}}),
+        coexistence.user_picker("doomed", coexistence.SMALL_WITH_PROXY),
         coexistence.pool("doomed"),
     ]
     with coexistence.applied(doomed, manifests):

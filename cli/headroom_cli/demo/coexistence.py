@@ -20,12 +20,16 @@ TAKE_UP_S = 5.0
 UNMANAGED_WATCH_S = 2 * TAKE_UP_S
 """How long the scenario checks that a pool with a foreign picker Service gets no children."""
 
+_SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+SMALL_WITH_PROXY = {"resources": _SMALL, "proxy": {"mode": "Deployment", "resources": _SMALL}}
+"""An EndpointPicker's spec that fits beside the quickstart's pool on a node with two cores."""
+
 
 def two_pools(stage: Stage) -> list[Measurement]:
     """Two pools in one namespace: each proxy reaches the servers of its own pool only."""
     other = "second-pool"
     manifests = [
-        user_picker(other, {"proxy": {"mode": "Deployment"}}),
+        user_picker(other, SMALL_WITH_PROXY),
         pool(other),
         server_deployment(stage, other),
     ]

@@ -11,7 +11,9 @@ from headroom_cli.demo.api import condition, progress, wait_for
 from headroom_cli.demo.failure import DemoError
 from headroom_cli.demo.requests import show_requests
 from headroom_cli.demo.stage import Measurement, Stage
+from headroom_cli.local import add_node_option
 from local_cluster.cluster import LocalCluster
+from local_cluster.state import PROCESS
 from local_cluster.tools import find_kubectl
 
 DEFAULT_DIRECTORY = Path(".local/demo")
@@ -51,7 +53,8 @@ def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="verify every promise, print the figures, end the demo; exit 0 or 1",
     )
-    begin.set_defaults(run=lambda given: check(given.dir) if given.check else up(given.dir))
+    add_node_option(begin)
+    begin.set_defaults(run=lambda given: (check if given.check else up)(given.dir, given.node))
     finish = commands.add_parser("down", help="end the demo and all its processes")
     finish.set_defaults(run=lambda given: down(given.dir))
     for command in (begin, finish):
@@ -67,9 +70,9 @@ def down(directory: Path) -> int:
     return 0
 
 
-def up(directory: Path) -> int:
+def up(directory: Path, node: str = PROCESS) -> int:
     """Bring the demo up, show the requests and the objects, print further commands."""
-    cluster = LocalCluster(directory)
+    cluster = LocalCluster(directory, node=node)
     try:
         stage, _ = bring_up(cluster)
         show_requests(stage)
@@ -111,11 +114,11 @@ def _end_command(directory: Path) -> str:
     return "make demo-down" if directory == DEFAULT_DIRECTORY else f"headroom demo down --dir {directory}"
 
 
-def check(directory: Path) -> int:
+def check(directory: Path, node: str = PROCESS) -> int:
     """Bring the demo up, verify every promise, end it; 0 when no figure exceeds three times its goal."""
     measured: list[Measurement] = []
     broken: list[str] = []
-    cluster = LocalCluster(directory)
+    cluster = LocalCluster(directory, node=node)
     try:
         stage, figures = bring_up(cluster)
         measured += figures
@@ -181,10 +184,9 @@ def show_objects(stage: Stage) -> None:
     progress(stage.kubectl("get", "inferencepools,endpointpickers,deploy,pods"))
     progress("$ kubectl get events --sort-by=.lastTimestamp | tail -8")
     progress("\n".join(stage.kubectl("get", "events", "--sort-by=.lastTimestamp").splitlines()[-8:]))
-    pods = stage.api.items("/api/v1/namespaces/headroom-system/pods")
-    log = stage.cluster.container_log("headroom-system", pods[0]["metadata"]["name"], "operator")
-    progress(f"\n$ tail -5 {os.path.relpath(log)}")
-    progress("\n".join(log.read_text().splitlines()[-5:]))
+    logs = ("logs", "-n", "headroom-system", "deployment/headroom-operator", "--tail=5")
+    progress(f"\n$ kubectl {' '.join(logs)}")
+    progress(stage.kubectl(*logs).rstrip())
 
 
 def print_measurements(measured: list[Measurement]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -47,11 +47,11 @@ class HttpServer:
         app.router.add_get("/debug/explain", self._debug_explain)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen (port 0: any) and return the port. OSError when it cannot be bound."""
+    async def start(self, hosts: Sequence[str], port: int) -> int:
+        """Listen (port 0: any, of the first host) and return the port. OSError when it cannot be bound."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._accept, host, port, backlog=MAX_CONNECTIONS)
+        self._listener = await loop.create_server(self._accept, hosts, port, backlog=MAX_CONNECTIONS)
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 

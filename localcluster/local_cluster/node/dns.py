@@ -88,7 +88,7 @@ async def serve(lookup: Lookup) -> DnsServer | None:
     for third in range(_TRIES):
         address = f"{_NETWORK}.{third}.53"
         try:
-            return await _listen(address, lookup)
+            return await listen(address, lookup)
         except PermissionError:
             _log.info("this user may not bind port %d: Service names go to hosts files", PORT)
             return None
@@ -97,7 +97,9 @@ async def serve(lookup: Lookup) -> DnsServer | None:
     return None
 
 
-async def _listen(address: str, lookup: Lookup) -> DnsServer:
+async def listen(address: str, lookup: Lookup) -> DnsServer:
+    """Answer on port 53 of an address. Raises OSError when it cannot be bound."""
+
     async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_IDLE_S):

@@ -176,6 +176,11 @@ CRASH_LOOPING: Final = Reason(
     "CrashLooping",
     "Container {container} of pod {pod} keeps failing ({detail}): see `kubectl logs -p {pod} {container}`.",
 )
+OUT_OF_MEMORY: Final = Reason(
+    "OutOfMemory",
+    "Container {container} of pod {pod} was killed at its memory limit{limit}: raise "
+    "spec{field}.resources.limits.memory of the EndpointPicker.",
+)
 IMAGE_NOT_PULLED: Final = Reason(
     "ImageNotPulled", "The image of container {container} of pod {pod} cannot be pulled: {detail}"
 )

@@ -7,7 +7,7 @@ from typing import Any, Final
 from inference_api.meta import ConditionStatus
 from inference_operator.core import reasons
 from inference_operator.core.kinds import Object
-from inference_operator.core.naming import APP_LABEL
+from inference_operator.core.naming import APP_LABEL, PROXY_CONTAINER
 from inference_operator.core.reasons import Finding, Reason
 
 _PULL_FAILURES: Final = frozenset(
@@ -16,6 +16,7 @@ _PULL_FAILURES: Final = frozenset(
 _LOOPS: Final = frozenset(
     {"CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError"}
 )
+_OUT_OF_MEMORY: Final = "OOMKilled"
 _DETAIL_LIMIT: Final = 300
 #: Least and most seconds until the next pass of a pool with unready picker or proxy pods.
 _SOONEST_AGAIN: Final = 3.0
@@ -94,6 +95,8 @@ def _why_pod_not(pod: Object) -> Finding | None:
             return reasons.IMAGE_NOT_PULLED.say(
                 container=container["name"], pod=name, detail=detail or reason
             )
+        if not container.get("ready") and _last_end(container).get("reason") == _OUT_OF_MEMORY:
+            return _out_of_memory(pod, container["name"])
         if reason in _LOOPS:
             return reasons.CRASH_LOOPING.say(
                 container=container["name"], pod=name, detail=_last_exit(container) or detail or reason
@@ -105,8 +108,26 @@ def _why_pod_not(pod: Object) -> Finding | None:
     return None
 
 
+def _out_of_memory(pod: Object, container: str) -> Finding:
+    declared = pod.get("spec", {}).get("containers", ())
+    limits = [each.get("resources", {}).get("limits", {}) for each in declared if each["name"] == container]
+    limit = limits[0].get("memory", "") if limits else ""
+    return reasons.OUT_OF_MEMORY.say(
+        container=container,
+        pod=pod["metadata"]["name"],
+        limit=f" ({limit})" if limit else "",
+        field=".proxy" if container == PROXY_CONTAINER else "",
+    )
+
+
+def _last_end(container: Object) -> Object:
+    """Return how the container ended last, now or before its restart; empty if it never has."""
+    now = (container.get("state") or {}).get("terminated")
+    return now or (container.get("lastState") or {}).get("terminated") or {}
+
+
 def _last_exit(container: Object) -> str:
-    ended = (container.get("lastState") or {}).get("terminated") or {}
+    ended = _last_end(container)
     if not ended:
         return ""
     return f"{ended.get('reason', 'ended')}, exit code {ended.get('exitCode', '?')}"

@@ -25,8 +25,10 @@ class Settings:
     """Image of the standalone proxy where an EndpointPicker names none."""
     picker_cluster_role: str = "headroom-epp"
     """ClusterRole that a picker is bound to in its pool's namespace. RBAC must let the operator bind it."""
-    bind_address: str = "127.0.0.1"
-    """Address of the health port."""
+    bind_addresses: tuple[str, ...] = ("127.0.0.1",)
+    """Addresses of the health port."""
+    proxy_localhost: bool = True
+    """Standalone proxies listen on 127.0.0.1 as well as on their pod's address."""
     health_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0 takes any free port."""
     resync_interval: float = 60.0

@@ -1,4 +1,4 @@
-"""Settings from the command line. Of the environment only $POD_IP is read: the default of --bind-address."""
+"""Settings from the command line. Of the environment only $POD_IP is read, for two defaults."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Final
 
 from cluster_client.durations import parse_duration
+from cluster_client.listen import has_shared_loopback, parse_addresses, pod_addresses
 from inference_operator.core.settings import LONGEST_LEASE, SHORTEST_LEASE, Settings
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -25,7 +26,8 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | No
         epp_image=given.epp_image,
         proxy_image=given.proxy_image,
         picker_cluster_role=given.picker_cluster_role,
-        bind_address=given.bind_address,
+        bind_addresses=given.bind_address,
+        proxy_localhost=given.proxy_localhost == "true",
         health_port=given.health_port,
         resync_interval=given.resync_interval,
         lease_duration=given.lease_duration,
@@ -53,7 +55,20 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="NAME",
         help="ClusterRole to bind pickers to; needs the right to bind it (default: headroom-epp)",
     )
-    add("--bind-address", default=env.get("POD_IP", "127.0.0.1"), help="default: $POD_IP, else 127.0.0.1")
+    pod_ip = env.get("POD_IP", "")
+    add(
+        "--bind-address",
+        type=_addresses,
+        default=",".join(pod_addresses(pod_ip)),
+        metavar="IP,...",
+        help="default: $POD_IP and 127.0.0.1, which kubectl port-forward dials",
+    )
+    add(
+        "--proxy-localhost",
+        choices=("true", "false"),
+        default="false" if has_shared_loopback(pod_ip) else "true",
+        help="proxies listen on 127.0.0.1, too, for port-forward (default: unless $POD_IP is loopback)",
+    )
     add("--health-port", type=_port, default=8080, help="port of /healthz, /readyz, /metrics (8080)")
     add("--resync-interval", type=_interval, default=60.0, metavar="60s", help="time between full lists")
     add(
@@ -68,6 +83,13 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--log-level", choices=LOG_LEVELS, default="info")
     add("--version", action="version", version=release)
     return parser
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    try:
+        return parse_addresses(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ failed or a watch is down, and while an older operator works in a namespace of t
 help.
 """
 
+from collections.abc import Sequence
+
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -15,11 +17,11 @@ from inference_operator.shell.controller import Controller, Health
 class HealthServer:
     """Serves in the operator's event loop: if the loop hangs, the kubelet's probe times out, too."""
 
-    __slots__ = ("_address", "_controller", "_port", "_runner")
+    __slots__ = ("_addresses", "_controller", "_port", "_runner")
 
-    def __init__(self, controller: Controller, address: str, port: int) -> None:
+    def __init__(self, controller: Controller, addresses: Sequence[str], port: int) -> None:
         self._controller = controller
-        self._address = address
+        self._addresses = addresses
         self._port = port
         application = web.Application()
         application.router.add_get("/healthz", self._healthz)
@@ -28,10 +30,10 @@ class HealthServer:
         self._runner = web.AppRunner(application, access_log=None)
 
     async def start(self) -> int:
-        """Listen; return the port. Raises OSError when the address cannot be bound."""
+        """Listen; return the port. Raises OSError when an address cannot be bound."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address, self._port)
-        await site.start()
+        for address in self._addresses:
+            await web.TCPSite(self._runner, address, self._port).start()
         addresses = self._runner.addresses
         return int(addresses[0][1]) if addresses else self._port
 

@@ -11,12 +11,21 @@ POD = {"POD_IP": "10.1.2.3", "NAMESPACE": "inference"}
 
 def test_defaults_come_from_the_pod() -> None:
     found = parse(["--pool-name", "llama"], POD)
-    assert (found.pool_name, found.pool_namespace, found.bind_address) == ("llama", "inference", "10.1.2.3")
+    assert (found.pool_name, found.pool_namespace, found.bind_addresses) == (
+        "llama",
+        "inference",
+        ("10.1.2.3", "127.0.0.1"),
+    )
     assert (found.grpc_port, found.health_port, found.metrics_port) == (9002, 9003, 9090)
     assert found.secure_serving
     assert found.drain_timeout_s == 30
     assert found.refresh_metrics_interval_s == 0.05
     assert found.config_file == Path("/etc/headroom/config/config.yaml")
+
+
+def test_where_pods_share_the_machines_loopback_only_their_own_address_is_bound() -> None:
+    assert parse(["--pool-name=p"], {"POD_IP": "127.64.0.3"}).bind_addresses == ("127.64.0.3",)
+    assert parse(["--pool-name=p"], {}).bind_addresses == ("127.0.0.1",)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,7 @@ def test_secure_serving_in_all_spellings(flags: list[str], secure: bool) -> None
 
 def test_flags_win_over_the_pod() -> None:
     found = parse(["--pool-name=p", "--pool-namespace=n", "--bind-address=::1", "--drain-timeout=1m30s"], POD)
-    assert (found.pool_namespace, found.bind_address, found.drain_timeout_s) == ("n", "::1", 90)
+    assert (found.pool_namespace, found.bind_addresses, found.drain_timeout_s) == ("n", ("::1",), 90)
 
 
 def test_a_file_of_endpoints_needs_no_pool() -> None:

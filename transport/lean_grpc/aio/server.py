@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from typing_extensions import override
@@ -97,14 +97,16 @@ class Server:
 
     async def listen(
         self,
-        host: str = "127.0.0.1",
+        host: str | Sequence[str] = "127.0.0.1",
         port: int = 0,
         *,
         tls: ssl.SSLContext | None = None,
         backlog: int = 1024,
         reuse_port: bool = False,
     ) -> int:
-        """Accept connections on a TCP port (0: any free one); return the port.
+        """Accept connections on a TCP port (0: any free one) of one or more addresses; return the port.
+
+        With port 0, each address gets a port of its own; that of the first is returned.
 
         Raises:
             OSError: The address cannot be bound.

@@ -93,6 +93,7 @@ def proxy_settings(seen: Observation) -> ProxySettings:
         picker_port=picker_ports(seen).ext_proc,
         fail_open=ref is not None and ref.failure_mode == FAIL_OPEN,
         upstream_http2=pool.spec.app_protocol == H2C,
+        localhost=seen.settings.proxy_localhost,
     )
 
 

@@ -39,7 +39,7 @@ class ProxySettings:
     pool_namespace: str
     pool_name: str
     picker_host: str
-    """Name that resolves to the ready picker pods, `<picker>.<namespace>.svc`."""
+    """Name of the picker's Service, `<picker>.<namespace>.svc`; it resolves to the Service's address."""
     fail_open: bool
     """The pool's failureMode: True sends requests to any endpoint while the picker is away."""
     upstream_http2: bool
@@ -49,6 +49,8 @@ class ProxySettings:
     status_port: int = names.PROXY_STATUS_PORT
     address: str = POD_IP
     """Address of both listeners."""
+    localhost: bool = False
+    """Requests are taken on 127.0.0.1 as well, which `kubectl port-forward` dials."""
 
 
 def proxy_args(settings: ProxySettings) -> list[str]:
@@ -108,6 +110,7 @@ def _request_listener(settings: ProxySettings) -> Config:
     return {
         "name": "requests",
         "address": socket(settings.address, settings.port),
+        **({"additional_addresses": [_localhost(settings.port)]} if settings.localhost else {}),
         "per_connection_buffer_limit_bytes": clusters.CONNECTION_BUFFER_BYTES,
         "socket_options": [_give_up_on_clients_that_do_not_read()],
         "filter_chains": [
@@ -120,6 +123,10 @@ def _request_listener(settings: ProxySettings) -> Config:
             )
         ],
     }
+
+
+def _localhost(port: int) -> Config:
+    return {"address": socket("127.0.0.1", port)}
 
 
 def _give_up_on_clients_that_do_not_read() -> Config:

@@ -138,6 +138,9 @@ def picker_cluster(host: str, port: int) -> Config:
                 "timeout": "0.5s",
                 "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
+                # Behind a Service's address a kept connection would stay with the picker that is leaving, and
+                # the one host of the cluster would be unhealthy until that picker has drained.
+                "reuse_connection": False,
                 "grpc_health_check": {"service_name": names.EXT_PROC_SERVICE},
             }
         ],

@@ -80,6 +80,14 @@ def pod(reason: str = "", **status: Any) -> Object:
     }
 
 
+def killed(reason: str = "") -> Object:
+    made = pod(reason)
+    (container,) = made["status"]["containerStatuses"]
+    container |= {"ready": False, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    made["spec"] = {"containers": [{"name": "epp", "resources": {"limits": {"memory": "48Mi"}}}]}
+    return made
+
+
 UNREADY = {"updatedReplicas": 1, "observedGeneration": 1}
 REFUSED = {**UNREADY, "conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
 UNPLACED = [{"type": "PodScheduled", "status": "False", "message": "no cpu"}]
@@ -92,6 +100,12 @@ UNPLACED = [{"type": "PodScheduled", "status": "False", "message": "no cpu"}]
         pytest.param({"observedGeneration": 0}, (), "Progressing", "rolled out", id="not seen yet"),
         pytest.param({"observedGeneration": 1}, (), "Progressing", "rolled out", id="not updated"),
         pytest.param(UNREADY, (pod("CrashLoopBackOff"),), "CrashLooping", "p0", id="crashing"),
+        pytest.param(
+            UNREADY, (killed(),), "OutOfMemory", "spec.resources.limits.memory", id="killed, up again"
+        ),
+        pytest.param(
+            UNREADY, (killed("CrashLoopBackOff"),), "OutOfMemory", "(48Mi)", id="killed again and again"
+        ),
         pytest.param(UNREADY, (pod("ImagePullBackOff"),), "ImageNotPulled", "words", id="no image"),
         pytest.param(UNREADY, (pod(conditions=UNPLACED),), "Unschedulable", "no cpu", id="no node"),
         pytest.param(REFUSED, (), "PodsRefused", "quota", id="refused"),

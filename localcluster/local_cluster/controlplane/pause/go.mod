@@ -1,0 +1,3 @@
+module headroom.dev/local-cluster/pause
+
+go 1.26
