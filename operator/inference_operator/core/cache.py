@@ -98,16 +98,24 @@ class Cache:
         return True
 
     def drop(self, kind: Kind, body: Object) -> bool:
-        """Drop an object that was deleted or no longer matches the watch; return whether it was held."""
+        """Drop an object that was deleted or no longer matches the watch; return whether that is news.
+
+        It is news also when the object was not held: the answer to the write that made it may come later than
+        the event of its deletion, and is refused then. Nothing else would say that it is missing.
+        """
         key = object_key(body)
         version = resource_version(body)
         held = self._objects.setdefault(kind, {})
         before = held.get(key)
         if before is not None and resource_version(before) > version:
             return False
-        self._deleted.setdefault(kind, {})[key] = version
+        known = self._deleted.setdefault(kind, {})
+        if before is None and known.get(key, -1) >= version:
+            return False
+        known[key] = version
         self._unindex(kind, key, before)
-        return held.pop(key, None) is not None
+        held.pop(key, None)
+        return True
 
     def forget(self, kind: Kind, namespace: str, name: str) -> None:
         """Drop an object that the operator itself has deleted."""

@@ -71,7 +71,7 @@ def rolled_out(live: Object) -> bool:
 def _why_not(name: str, live: Object, pods: Sequence[Object], ready: int, wanted: int) -> Finding:
     mine = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(APP_LABEL) == name]
     for pod in mine:
-        if finding := _why_pod_not(pod):
+        if finding := _why_pod_not(pod, live):
             return finding
     status: dict[str, Any] = live.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", ())}
@@ -85,7 +85,7 @@ def _why_not(name: str, live: Object, pods: Sequence[Object], ready: int, wanted
     return reasons.PODS_NOT_READY.say(name=name, ready=ready, wanted=wanted)
 
 
-def _why_pod_not(pod: Object) -> Finding | None:
+def _why_pod_not(pod: Object, live: Object) -> Finding | None:
     name = pod["metadata"]["name"]
     status: dict[str, Any] = pod.get("status", {})
     for container in status.get("containerStatuses", ()):
@@ -96,7 +96,7 @@ def _why_pod_not(pod: Object) -> Finding | None:
                 container=container["name"], pod=name, detail=detail or reason
             )
         if not container.get("ready") and _last_end(container).get("reason") == _OUT_OF_MEMORY:
-            return _out_of_memory(pod, container["name"])
+            return _out_of_memory(name, container["name"], live)
         if reason in _LOOPS:
             return reasons.CRASH_LOOPING.say(
                 container=container["name"], pod=name, detail=_last_exit(container) or detail or reason
@@ -108,13 +108,13 @@ def _why_pod_not(pod: Object) -> Finding | None:
     return None
 
 
-def _out_of_memory(pod: Object, container: str) -> Finding:
-    declared = pod.get("spec", {}).get("containers", ())
+def _out_of_memory(pod: str, container: str, live: Object) -> Finding:
+    declared = live.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
     limits = [each.get("resources", {}).get("limits", {}) for each in declared if each["name"] == container]
     limit = limits[0].get("memory", "") if limits else ""
     return reasons.OUT_OF_MEMORY.say(
         container=container,
-        pod=pod["metadata"]["name"],
+        pod=pod,
         limit=f" ({limit})" if limit else "",
         field=".proxy" if container == PROXY_CONTAINER else "",
     )

@@ -40,6 +40,14 @@ def test_a_late_deletion_does_not_take_a_successor() -> None:
     assert held(cache) == {"a": "9"}
 
 
+def test_a_deletion_that_comes_before_the_answer_to_the_creation_is_news() -> None:
+    cache = Cache()
+    assert cache.drop(CONFIG_MAP, thing("a", 8))
+    assert not cache.put(CONFIG_MAP, thing("a", 7))
+    assert held(cache) == {}
+    assert not cache.drop(CONFIG_MAP, thing("a", 8))
+
+
 def test_a_full_list_replaces_all_but_what_is_newer() -> None:
     cache = Cache()
     for name, version in (("gone", 3), ("old", 4), ("newer", 20), ("same", 5)):

@@ -84,7 +84,6 @@ def killed(reason: str = "") -> Object:
     made = pod(reason)
     (container,) = made["status"]["containerStatuses"]
     container |= {"ready": False, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
-    made["spec"] = {"containers": [{"name": "epp", "resources": {"limits": {"memory": "48Mi"}}}]}
     return made
 
 
@@ -104,7 +103,7 @@ UNPLACED = [{"type": "PodScheduled", "status": "False", "message": "no cpu"}]
             UNREADY, (killed(),), "OutOfMemory", "spec.resources.limits.memory", id="killed, up again"
         ),
         pytest.param(
-            UNREADY, (killed("CrashLoopBackOff"),), "OutOfMemory", "(48Mi)", id="killed again and again"
+            UNREADY, (killed("CrashLoopBackOff"),), "OutOfMemory", "(2Gi)", id="killed again and again"
         ),
         pytest.param(UNREADY, (pod("ImagePullBackOff"),), "ImageNotPulled", "words", id="no image"),
         pytest.param(UNREADY, (pod(conditions=UNPLACED),), "Unschedulable", "no cpu", id="no node"),
