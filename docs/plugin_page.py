@@ -28,6 +28,7 @@ from endpoint_picker.scheduling.plugin import (
     Picker,
     Plugin,
     Producer,
+    RequestReader,
     SaturationDetector,
     Scorer,
     Screener,
@@ -39,6 +40,7 @@ PAGE: Final = Path(__file__).with_name("plugins.md")
 _KINDS: Final[dict[str, type[Plugin]]] = {
     "Profile handlers": ProfileHandler,
     "Saturation detectors": SaturationDetector,
+    "Request readers": RequestReader,
     "Screeners": Screener,
     "Admitters": Admitter,
     "Filters": Filter,
@@ -63,6 +65,7 @@ works as these do: [A plugin of your own](third-party-plugins.md).
 #: How an offered type differs from the llm-d router's type of that name.
 _DIFFERENCES: Final[dict[str, str]] = {
     "active-request-scorer": "`requestTimeout` has no effect there and is refused here",
+    "agent-identity": "session-affinity can read it; it becomes the fairness ID with flow control",
     "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
     "not matched; a server that lacks an early block gets nothing for later ones",
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
@@ -72,6 +75,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "of a custom metric the mean counts; `cacheHitRate` is only here",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
     "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
+    "endpoint-attribute-filter": "an attribute is unknown after 2 s; one that no plugin writes is refused",
+    "endpoint-attribute-scorer": "as endpoint-attribute-filter",
     "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "
     "none of them",
     "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "
@@ -94,6 +99,14 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "random-picker": "`maxNumOfEndpoints` is 3",
     "request-attribute-reporter": "a part of CEL; of the details `cached_tokens` alone",
     "running-requests-size-scorer": "as queue-scorer",
+    "session-affinity-filter": "tokens and session ids are bounded (1,024 and 256 characters, 100,000 "
+    "sessions); the session follows the endpoint that answered; no token for an error of the server",
+    "session-affinity-scorer": "as session-affinity-filter",
+    "session-id-producer": "it is not added by itself",
+    "topology-affinity-filter": "refused until a profile handler of the configuration chooses a peer, which "
+    "comes with disaggregation",
+    "topology-affinity-scorer": "as topology-affinity-filter",
+    "topology-extractor": "the host is the pod's node unless hostnameLabel names a label",
     "token-load-scorer": "the name of the producer is no parameter: the ledger counts tokens",
     "utilization-detector": "counts what was sent since the last scrape; `headroom`, which only its filter "
     "reads, is refused without one",
@@ -157,6 +170,8 @@ def _default(value: Any) -> str:
         return "required"
     if value in (None, (), {}) or isinstance(value, BaseModel):
         return ""
+    if isinstance(value, tuple) and isinstance(value[0], BaseModel):
+        value = [each.model_dump(by_alias=True, exclude_none=True) for each in value]
     return f"`{json.dumps(value)}`"
 
 

@@ -13,7 +13,18 @@ from endpoint_picker.request import InferenceRequest
 class Reservation:
     """One request and its prompt tokens, counted on one endpoint; the ledger makes and ends it."""
 
-    __slots__ = ("answered", "generation", "prefix_chain", "released", "row", "sequence", "tokens")
+    __slots__ = (
+        "answered",
+        "generation",
+        "is_primary",
+        "prefix_chain",
+        "profile",
+        "released",
+        "row",
+        "sequence",
+        "session",
+        "tokens",
+    )
 
     def __init__(self, row: int, generation: int, tokens: int) -> None:
         self.row = row
@@ -26,6 +37,12 @@ class Reservation:
         self.released = False
         self.answered = False
         """The first byte of the response has come."""
+        self.is_primary = False
+        """Its endpoint is the destination."""
+        self.profile = ""
+        """Name of the profile that chose the endpoint."""
+        self.session = ""
+        """Session that was bound to the endpoint with this decision; "" when none was."""
         self.prefix_chain: Sequence[int] = ()
         """Hashes of the prompt's blocks, kept until the first byte shows which endpoint computed them."""
 

@@ -14,6 +14,7 @@ class InferenceRequest:
     """One request, as plugins see it."""
 
     __slots__ = (
+        "attributes",
         "body_bytes",
         "headers",
         "model",
@@ -47,6 +48,8 @@ class InferenceRequest:
         self.priority = 0
         """Set by the scheduler from the priority table. A negative one may be shed."""
         self.body_bytes = body_bytes
+        self.attributes: dict[str, str] = {}
+        """Facts that request readers found, by name."""
         self.headers = headers
         """Request headers by lower-case name, for plugins that read them; may be left empty."""
         self.timed: list[Timed] | None = None

@@ -36,6 +36,8 @@ class Pod:
     """Value of the active-ports annotation, None when absent."""
     incarnation: str
     """uid and restarts: a server that restarted has lost its cache."""
+    node: str = ""
+    """Name of the node that it is bound to; "" until then."""
 
     @property
     def is_serving(self) -> bool:
@@ -48,6 +50,7 @@ def pod_of(manifest: Object) -> Pod:
     metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
     namespace, name = key_of(manifest)
     annotations = strings(metadata.get("annotations"))
+    node = mapping(manifest.get("spec")).get("nodeName")
     ended = status.get("phase") in _ENDED
     restarts = sum(_restarts(each) for each in sequence(status.get("containerStatuses")))
     return Pod(
@@ -60,6 +63,7 @@ def pod_of(manifest: Object) -> Pod:
         labels=strings(metadata.get("labels")),
         active_ports=next((annotations[key] for key in ACTIVE_PORTS_ANNOTATIONS if key in annotations), None),
         incarnation=f"{metadata.get('uid', '')}/{restarts}",
+        node=node if isinstance(node, str) else "",
     )
 
 

@@ -34,6 +34,7 @@ from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH
+from endpoint_picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
 from endpoint_picker.scheduling.pickers.params import PickerParams
@@ -47,6 +48,7 @@ from endpoint_picker.scheduling.plugin import (
     Plugin,
     PluginParams,
     Producer,
+    RequestReader,
     SaturationDetector,
     Scorer,
     Screener,
@@ -55,6 +57,8 @@ from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefi
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
+from endpoint_picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
+from endpoint_picker.scheduling.topology import TopologyExtractor
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
 #: Known feature gates, each with the only value that this version supports.
@@ -99,6 +103,8 @@ def build(text: str, registry: Registry) -> PickerConfig:
     with faults.noted():
         parsers = _parsers(spec, listed)
     if not faults:
+        _check_references(listed, [each.name for each in specs], faults)
+    if not faults:
         listed.note_unused(faults)
         listed.note_unread_headroom(profiles, faults)
     faults.raise_any()
@@ -112,6 +118,9 @@ def build(text: str, registry: Registry) -> PickerConfig:
         handler=handler,
         detector=detector,
         plugins=attached,
+        readers=tuple(
+            each.read for each in attached if isinstance(each, RequestReader) and _is_read(each, listed)
+        ),
         screeners=tuple(each.screen for each in attached if isinstance(each, Screener)),
         admitters=tuple(each.refusal for each in attached if isinstance(each, Admitter)),
         waiters=tuple(each for each in attached if isinstance(each, MayWait)),
@@ -127,7 +136,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
             ),
         ),
     )
-    warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running))
+    warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running), *_idle_readers(listed))
     effective = Effective(listed, listed.params).text_of(scheduling, specs, running, parsers, sources)
     return PickerConfig(
         scheduling=scheduling,
@@ -203,10 +212,35 @@ def _check_profiles(specs: Sequence[ProfileSpec], handler: ProfileHandler, liste
         raise ConfigError("schedulingProfiles", f"{fault}; add a handler that runs them, or keep one")
 
 
+def _check_references(listed: "Instances", profiles: Sequence[str], faults: Faults) -> None:
+    """Note a fault for each plugin that lacks another one."""
+    added = CoreMetricsExtractor(CoreMetricsExtractor.params_type())
+    every = {CoreMetricsExtractor.type_name: added, **listed}
+    for name, each in listed.items():
+        with faults.noted():
+            fault = each.fault_among(every, profiles)
+            if fault:
+                raise ConfigError(f"{listed.path_of(name)}.parameters", fault)
+
+
 def _idle_producers(listed: "Instances", running: Sequence[Producer]) -> Iterable[str]:
     for name, each in listed.items():
         if isinstance(each, Producer) and each not in running:
             yield f'producer "{name}" does not run: nothing consumes what it makes'
+
+
+def _is_read(reader: RequestReader, listed: Mapping[str, Plugin]) -> bool:
+    return any(reader.writes in each.request_attributes for each in listed.values())
+
+
+def _idle_readers(listed: Mapping[str, Plugin]) -> Iterable[str]:
+    """Yield a warning for each plugin that finds facts which no other plugin reads."""
+    near = any(isinstance(each, TopologyAffinityFilter | TopologyAffinityScorer) for each in listed.values())
+    for name, each in listed.items():
+        if isinstance(each, RequestReader) and not _is_read(each, listed):
+            yield f'"{name}" does nothing: no plugin reads the attribute {each.writes}'
+        if isinstance(each, TopologyExtractor) and not near:
+            yield f'"{name}" does nothing: no plugin goes by topology'
 
 
 class Instances(dict[str, Plugin]):

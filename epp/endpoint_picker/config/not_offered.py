@@ -10,9 +10,6 @@ _DISAGGREGATION: Final = "not yet: comes with disaggregation, KV events and toke
 _PREDICTION: Final = "not yet: comes with latency prediction"
 _FLOW: Final = "not yet: comes with flow control"
 _PARSERS: Final = "not yet: bodies of this API are not read"
-_SESSION: Final = "not yet: comes with session affinity"
-_ATTRIBUTES: Final = "not yet: endpoints have no attributes of custom metrics"
-_TOPOLOGY: Final = "not yet: comes with node topology"
 _OLD: Final = "no: deprecated there; "
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
@@ -42,7 +39,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "agent-identity",
             "edf-ordering-policy",
             "fcfs-ordering-policy",
             "global-strict-fairness-policy",
@@ -66,11 +62,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
             "vllmhttp-parser",
         ),
         _PARSERS,
-    ),
-    **dict.fromkeys(("session-affinity-filter", "session-affinity-scorer", "session-id-producer"), _SESSION),
-    **dict.fromkeys(("endpoint-attribute-filter", "endpoint-attribute-scorer"), _ATTRIBUTES),
-    **dict.fromkeys(
-        ("topology-affinity-filter", "topology-affinity-scorer", "topology-extractor"), _TOPOLOGY
     ),
     **dict.fromkeys(
         ("models-data-source", "models-data-extractor"), "no: no plugin reads the models that it lists"

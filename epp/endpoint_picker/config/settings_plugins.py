@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
+from typing_extensions import override
 
 from cluster_client.durations import seconds
 from endpoint_picker.datalayer.metrics_page import ENGINES, Engine, Gauge, Series
@@ -257,3 +258,11 @@ class CoreMetricsExtractor(Plugin):
 
     def __init__(self, params: ExtractorParams) -> None:
         self.params = params
+
+    @property
+    @override
+    def endpoint_attributes(self) -> frozenset[str]:
+        """Return the keys of all customMetrics."""
+        return frozenset(
+            metric.attribute_key for each in self.params.engine_configs for metric in each.custom_metrics
+        )

@@ -57,6 +57,7 @@ def endpoints_of(pool: Pool | None, pods: Iterable[Pod]) -> list[Endpoint]:
                         labels=pod.labels,
                         ready=pod.ready,
                         node_address=pod.node_address,
+                        node=pod.node,
                         incarnation=pod.incarnation,
                     )
                 )

@@ -43,6 +43,8 @@ class Endpoint:
     """False while it may not be picked; its row, in-flight counts and prefixes are kept for its return."""
     node_address: str = ""
     """IP literal of the node that the pod runs on; "" when it is not known."""
+    node: str = ""
+    """Name of the node that the pod runs on; "" is unknown."""
     incarnation: str = ""
     """Changes when the server loses its state (another pod, or a restarted container)."""
 
@@ -202,6 +204,10 @@ class EndpointTable:
     def row_of(self, hostport: str) -> int | None:
         """Return the ready row of the address ("ip:port"), None when there is none."""
         return self._by_hostport.get(hostport)
+
+    def row_named(self, namespace: str, name: str) -> int | None:
+        """Return the row of the endpoint of this name, ready or not; None when there is none."""
+        return self._by_key.get((namespace, name))
 
     def occupied(self) -> list[int]:
         """Return the rows that have a tenant, ready or not, in ascending order."""

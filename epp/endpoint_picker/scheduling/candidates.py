@@ -11,6 +11,9 @@ from endpoint_picker.scheduling.hold import Hold
 #: Name of an output of producers, as `consumes` and `produces` declare it; the name is the ecosystem's.
 PREFIX_MATCH: Final = "PrefixCacheMatchInfo"
 
+#: `Candidates.peer` of a request without one.
+NO_PEER: Final = -1
+
 _NO_FLOATS: Final[Floats] = np.zeros(0)
 _NO_ROWS: Final[Rows] = np.zeros(0, dtype=np.intp)
 
@@ -24,6 +27,7 @@ class Candidates:
         "held",
         "left",
         "order",
+        "peer",
         "prefix_chain",
         "prefix_matched",
         "profile",
@@ -45,6 +49,10 @@ class Candidates:
         """The answer of each scorer, not weighted."""
         self.order = _NO_ROWS
         """Positions in `rows`, best first, as the picker chose; empty when the filters left nothing."""
+        self.profile = ""
+        """Name of the profile that ran."""
+        self.peer = NO_PEER
+        """Row that an earlier profile chose for the same request; written by the profile handler."""
         self.entry_port = 0
         """Port of the destination on the first endpoint's address; 0 is the endpoint's own port."""
         # Written by the producer of PREFIX_MATCH.

@@ -7,7 +7,7 @@ Stages run for every request: they allocate nothing per endpoint, log nothing an
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -74,14 +74,47 @@ class Plugin(ABC):
     reads_adapters: ClassVar[bool] = False
     """The plugin reads `EndpointTable.adapters`; without such a plugin no page is searched for adapters."""
 
+    chooses_peer: ClassVar[bool] = False
+    """It is a profile handler that writes `Candidates.peer` for some profile."""
+
+    @property
+    def endpoint_attributes(self) -> frozenset[str]:
+        """Return the names of the endpoint attributes that it writes, under its own name."""
+        return frozenset()
+
+    @property
+    def request_attributes(self) -> frozenset[str]:
+        """Return the names of the request attributes that it reads."""
+        return frozenset()
+
     def __init__(self, params: Any) -> None:  # noqa: B027 - most plugins override it, none must
         """Take the validated parameters, an instance of `params_type`."""
+
+    def fault_among(self, plugins: "Mapping[str, Plugin]", profiles: Sequence[str]) -> str:
+        """Return why the plugin cannot work in its configuration; "" when it can.
+
+        `plugins` are all listed ones by name and those that the configuration adds, `profiles` the names.
+        """
+        return ""
 
     def attach(self, pool: Pool) -> None:  # noqa: B027 - few plugins need it
         """Take what the plugin needs of the pool; called when its configuration comes into use.
 
         Called again when a newer configuration could not be attached and this one returns.
         """
+
+
+class RequestReader(Plugin):
+    """Reads a fact of the request before any other stage, for the stages after it."""
+
+    __slots__ = ()
+
+    writes: ClassVar[str]
+    """Name of the request attribute that it writes."""
+
+    @abstractmethod
+    def read(self, request: InferenceRequest) -> None:
+        """Write the attribute into `request.attributes`, if the request has it."""
 
 
 class Filter(Plugin):

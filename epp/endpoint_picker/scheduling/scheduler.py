@@ -38,6 +38,9 @@ AdmitFn = Callable[[InferenceRequest, Rows, EndpointTable, float], Refusal | Non
 DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
 
 
+ReadFn = Callable[[InferenceRequest], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduling:
     """The scheduling part of a configuration, with its methods bound."""
@@ -46,6 +49,8 @@ class Scheduling:
     """The primary one first."""
     handler: ProfileHandler
     detector: SaturationDetector
+    readers: tuple[ReadFn, ...] = ()
+    """The request readers, called before anything else."""
     plugins: tuple[Plugin, ...] = ()
     """The plugins whose `attach` is called when the configuration comes into use."""
     screeners: tuple[ScreenFn, ...] = ()
@@ -151,6 +156,9 @@ class Scheduler:
         """
         pool, scheduling = self.pool, self._scheduling
         table = pool.table
+        if scheduling.readers and held is None:  # a decision that waited has been read before
+            for read in scheduling.readers:
+                read(request)
         request.priority = self.priorities.get(request.objective, 0)
         rows = table.ready_rows if subset is None else table.rows_of(subset)
         if not rows.size:
@@ -298,6 +306,8 @@ class Scheduler:
         matched = _matched(first) if blocks else 0
         generation = self.pool.table.generation
         reservation = Reservation(rows[0], generation[rows[0]], tokens - matched * first.block_tokens)
+        reservation.is_primary = True
+        reservation.profile = first.profile
         decision = Decision(
             destination=endpoint if len(rows) == 1 else ",".join([hostports[each] for each in rows]),
             endpoint=endpoint,
@@ -329,7 +339,11 @@ class Scheduler:
     def _reservation(self, chosen: Candidates, tokens: int) -> Reservation:
         row = int(chosen.rows[chosen.order[0]])
         matched = _matched(chosen) if chosen.prompt_blocks else 0
-        return Reservation(row, self.pool.table.generation[row], tokens - matched * chosen.block_tokens)
+        reservation = Reservation(
+            row, self.pool.table.generation[row], tokens - matched * chosen.block_tokens
+        )
+        reservation.profile = chosen.profile
+        return reservation
 
 
 def _screened(

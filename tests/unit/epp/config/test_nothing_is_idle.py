@@ -30,7 +30,12 @@ def effect(config: PickerConfig) -> str:
     entries = {each.get("name", each["type"]): each for each in shown.pop("plugins")}
     # Plugins that act by being listed, by the places where the scheduler calls them.
     scheduling = config.scheduling
-    bound: list[Any] = [*scheduling.screeners, *scheduling.admitters, *scheduling.decided]
+    bound: list[Any] = [
+        *scheduling.readers,
+        *scheduling.screeners,
+        *scheduling.admitters,
+        *scheduling.decided,
+    ]
     bound += [*scheduling.hooks.response_headers, *scheduling.hooks.response_complete]
     bound += [each for profile in scheduling.profiles for each in profile.producers]
     acting = {type(each.__self__).type_name for each in bound} | {scheduling.handler.type_name}
@@ -192,6 +197,15 @@ LISTED: list[dict[str, Any]] = [
     {"type": "probabilistic-admitter", "parameters": {"power": 2}},
     {"type": "disaggregatedset-rollout-screener", "parameters": {"revisionGating": {}}},
     {"type": "destination-endpoint-served-verifier"},
+    {"type": "session-id-producer", "parameters": {"headerName": "x"}},
+    {
+        "type": "session-affinity-filter",
+        "parameters": {
+            "strategy": "session_id",
+            "sessionIdConfig": {"sources": [{"attribute": "SessionID"}]},
+        },
+    },
+    {"type": "topology-extractor"},
     {
         "type": "request-attribute-reporter",
         "parameters": {"attributes": [{"key": {"name": "n"}, "expression": "1"}]},

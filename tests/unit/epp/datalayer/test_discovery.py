@@ -148,3 +148,15 @@ def test_the_label_selector_is_stable() -> None:
     parsed = pool_of(pool(selector={"matchLabels": {"b": "2", "a": "1"}}))
     assert parsed is not None
     assert parsed.label_selector == "a=1,b=2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"), [({"nodeName": "n1"}, "n1"), ({}, ""), ({"nodeName": 7}, ""), (None, "")]
+)
+def test_an_endpoint_knows_the_node_of_its_pod(spec: Any, expected: str) -> None:
+    manifest = {
+        "metadata": {},
+        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
+    }
+    (endpoint,) = endpoints_of(pool_of(manifest), [pod_of({**pod(), "spec": spec})])
+    assert endpoint.node == expected

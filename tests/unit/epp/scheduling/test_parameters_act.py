@@ -1,5 +1,6 @@
 """Every parameter of every plugin changes what the plugin does. A parameter without a row here fails."""
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, DcgmDataSource, MetricsDataSource
 from endpoint_picker.datalayer.adapters import AdapterReading
-from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import (
     Admitter,
@@ -24,6 +26,7 @@ from endpoint_picker.scheduling.plugin import (
     Plugin,
     Pool,
     Producer,
+    RequestReader,
     SaturationDetector,
     Scorer,
     Screener,
@@ -31,18 +34,38 @@ from endpoint_picker.scheduling.plugin import (
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.reporters.request_attribute import RequestAttributeReporter
+from endpoint_picker.scheduling.scorers.session_affinity import SessionAffinityScorer
+from endpoint_picker.scheduling.topology import TopologyExtractor, TopologyParams
 from ext_proc.body.usage import Usage
 
 REGISTRY = Registry.installed()
 LABELS = [
-    {"range": "0-100", "llm-d.ai/context-length-range": "0-99", "zone": "a", "rack": "x"},
-    {"range": "0-4000", "llm-d.ai/context-length-range": "500-900", "zone": "b", "rack": "y"},
+    {
+        "range": "0-100",
+        "llm-d.ai/context-length-range": "0-99",
+        "zone": "a",
+        "rack": "x",
+        "topology.kubernetes.io/zone": "z",
+    },
+    {
+        "range": "0-4000",
+        "llm-d.ai/context-length-range": "500-900",
+        "zone": "b",
+        "rack": "y",
+        "topology.kubernetes.io/zone": "z",
+    },
     {"range": "2000-4000", "llm-d.ai/context-length-range": "0-4000", "zone": "c", "rack": "z"},
     {"zone": "b", "rack": "x"},
 ]
-REQUEST = InferenceRequest(
-    request_id="r", model="m", prompt=b"p" * 4800, headers={"zone": "b", "rack": "x"}, body_bytes=5000
-)
+HEADERS = {
+    "zone": "b",
+    "rack": "x",
+    "cookie": "c=3; a=1; b=2",
+    "x-session-token": base64.b64encode(b"default/p1").decode(),
+    "other-token": base64.b64encode(b"default/p2").decode(),
+    "x-session-id": "s",
+}
+REQUEST = InferenceRequest(request_id="r", model="m", prompt=b"p" * 4800, headers=HEADERS, body_bytes=5000)
 
 SHEDDABLE = InferenceRequest(request_id="r")
 SHEDDABLE.priority = -1
@@ -65,8 +88,36 @@ SOURCE: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "bearerTokenFile": ({"scheme": "https", "caCertPath": "/a"}, None, "/t"),
 }
 
+BELOW_TWO = {"type": "threshold", "threshold": {"operator": "LessThan", "value": 2}}
+LOWER = {"type": "linear_lower_is_better"}
+
+
+SESSION_CHANGES: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "strategy": ({}, None, "session_id"),
+    "encodedEndpointHeaderConfig": ({}, None, {"header": "other-token"}),
+    "sessionIdConfig": ({"strategy": "session_id"}, None, {"sources": [{"header": "other-session"}]}),
+    "profileName": ({}, None, "prefill"),
+}
+
+
+class ChoosesPeer(Plugin):
+    """A stand-in of a handler that runs several profiles."""
+
+    __slots__ = ()
+    type_name = "chooses-peer"
+    chooses_peer = True
+
+
+#: The other plugins of the configuration that a plugin finds itself in.
+AROUND: dict[str, Plugin] = {
+    "handler": ChoosesPeer(None),
+    "topology-extractor": TopologyExtractor(TopologyParams()),
+    "by-zone": TopologyExtractor(TopologyParams(hostname_label="zone")),
+}
+
 #: type -> parameter -> (the other parameters, one value, another). None as a value leaves the parameter out.
 CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
+    "agent-identity": {"additionalSessionHeaders": ({}, None, ["Zone"])},
     "active-request-scorer": {"idleThreshold": ({}, None, 2), "maxBusyScore": ({}, None, 0.0)},
     "approx-prefix-cache-producer": {
         "autoTune": ({}, None, False),
@@ -104,6 +155,30 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         ),
     },
     "dcgm-data-source": {**SOURCE, "useNodeAddress": ({}, None, True)},
+    "endpoint-attribute-filter": {
+        "attribute": ({"algorithm": BELOW_TWO}, "cost", "heat"),
+        "producer": ({"attribute": "cost", "algorithm": BELOW_TWO}, None, "other"),
+        "algorithm": (
+            {"attribute": "cost"},
+            BELOW_TWO,
+            {"type": "threshold", "threshold": {"operator": "Equal", "value": 2}},
+        ),
+        "onMissing": ({"attribute": "cost", "algorithm": BELOW_TWO}, None, "Fail"),
+        "fallbackOnEmpty": (
+            {
+                "attribute": "cost",
+                "onMissing": "Fail",
+                "algorithm": {"type": "threshold", "threshold": {"operator": "LessThan", "value": 0}},
+            },
+            None,
+            True,
+        ),
+    },
+    "endpoint-attribute-scorer": {
+        "attributeKey": ({"algorithm": LOWER}, "cost", "heat"),
+        "producer": ({"attributeKey": "cost", "algorithm": LOWER}, None, "other"),
+        "algorithm": ({"attributeKey": "cost"}, LOWER, {"type": "linear_higher_is_better"}),
+    },
     "header-profile-handler": {
         "headerName": ({"defaultProfile": "a"}, "zone", "rack"),
         "defaultProfile": ({}, "a", "c"),
@@ -145,6 +220,23 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
             [{"key": {"name": "n"}, "expression": "usage.completion_tokens"}],
         ),
     },
+    "session-affinity-filter": SESSION_CHANGES,
+    "session-affinity-scorer": SESSION_CHANGES,
+    "session-id-producer": {
+        "headerName": ({}, "Zone", "rack"),
+        "cookieName": ({}, "a", "b"),
+    },
+    "topology-affinity-filter": {
+        "minAffinity": ({}, None, "zone"),
+        "topologyProducerName": ({}, None, "by-zone"),
+    },
+    "topology-affinity-scorer": {"topologyProducerName": ({}, None, "by-zone")},
+    "topology-extractor": {
+        "hostnameLabel": ({}, None, "zone"),
+        "rackLabel": ({}, None, "rack"),
+        "zoneLabel": ({}, None, "zone"),
+        "regionLabel": ({}, None, "zone"),
+    },
     "token-load-scorer": {"queueThresholdTokens": ({}, None, 1000)},
     "utilization-detector": {
         "queueDepthThreshold": ({}, None, 1),
@@ -175,7 +267,8 @@ def pool_of_four() -> Pool:
     pool.rng = np.random.default_rng(1)
     table = pool.table
     table.replace(
-        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels=labels) for n, labels in enumerate(LABELS)
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels=labels, node=f"node-{n % 3}")
+        for n, labels in enumerate(LABELS)
     )
     rows = table.ready_rows
     table.waiting[rows] = [1, 3, 5, 9]
@@ -187,9 +280,27 @@ def pool_of_four() -> Pool:
     table.num_blocks[rows] = 8
     table.scraped_at[rows] = 100.0
     for row in rows.tolist():
+        table.attributes.write(row, ("core-metrics-extractor", "heat"), -row, at=100.0)
+        table.attributes.write(row, ("other", "cost"), 5 - row % 2, at=100.0)
+        if row < 3:
+            table.attributes.write(row, ("core-metrics-extractor", "cost"), row, at=100.0)
         for running in ({"m"} if row == 2 else set(), set()):
             table.adapters.report(row, AdapterReading(frozenset(running), frozenset(), 4), at=100.0)
     return pool
+
+
+def observed_session(
+    plugin: SessionAffinityFilter | SessionAffinityScorer, candidates: Candidates, table: EndpointTable
+) -> list[Any]:
+    """Return what a request does whose session was bound to the third endpoint, and its response."""
+    primary, other = Reservation(2, 0, 0), Reservation(3, 0, 0)
+    primary.is_primary, other.profile = True, "prefill"
+    plugin.decided(REQUEST, candidates, primary)
+    plugin.decided(REQUEST, candidates, other)
+    narrow = plugin.filter if isinstance(plugin, SessionAffinityFilter) else plugin.score
+    chosen = narrow(REQUEST, candidates, table).tolist()
+    decision = Decision(destination="", endpoint="", reservations=(primary, other))
+    return [chosen, plugin.response_headers(decision, Record(0.0))]
 
 
 def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
@@ -199,6 +310,16 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     table, rows = pool.table, pool.table.ready_rows
     plugin.attach(pool)
     candidates = Candidates(rows)
+    candidates.peer = 0
+    if isinstance(plugin, TopologyExtractor):
+        return [plugin.place_of(each) for each in table.endpoints if each is not None]
+    if isinstance(plugin, RequestReader):
+        plugin.read(request := InferenceRequest(request_id="r", headers=HEADERS))
+        return [request.attributes]
+    if kind.type_name.startswith("topology-affinity"):
+        assert not plugin.fault_among(AROUND, [])
+    if isinstance(plugin, SessionAffinityFilter | SessionAffinityScorer):
+        return observed_session(plugin, candidates, table)
     seen: list[Any] = []
     if isinstance(plugin, ProfileHandler):
         profiles = [

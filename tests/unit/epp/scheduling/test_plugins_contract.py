@@ -1,5 +1,6 @@
 """What every plugin keeps to, found as a configuration finds it: through its entry point."""
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
 #: Parameters of the types that cannot do without.
 REQUIRED: dict[str, dict[str, Any]] = {
     "disaggregatedset-rollout-screener": {"revisionGating": {"revisionLabelKey": "n"}},
+    "endpoint-attribute-filter": {
+        "attribute": "cost",
+        "algorithm": {"type": "threshold", "threshold": {"operator": "LessThan", "value": 2}},
+    },
+    "endpoint-attribute-scorer": {
+        "attributeKey": "cost",
+        "algorithm": {"type": "linear_lower_is_better"},
+    },
+    "session-id-producer": {"headerName": "n"},
     "header-label-affinity-scorer": {"headerName": "N", "labelKey": "n"},
     "request-attribute-reporter": {"attributes": [{"key": {"name": "n"}, "expression": "1"}]},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
@@ -67,8 +77,10 @@ def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
     names = st.frozensets(st.sampled_from("mnopq"), max_size=5)
     for row in rows.tolist():
         shown = st.builds(AdapterReading, names, names, st.integers(0, 3))
+        table.attributes.write(row, ("core-metrics-extractor", "cost"), draw(SIGNAL), at=0.0)
         table.adapters.report(row, draw(st.one_of(st.none(), shown)), at=draw(st.floats(-100, 100)))
     candidates = Candidates(rows)
+    candidates.peer = draw(st.integers(-1, count - 1))
     candidates.prompt_blocks = draw(st.integers(0, 50))
     candidates.block_tokens = 64
     lengths = [draw(st.integers(0, candidates.prompt_blocks)) for _ in range(count)]
@@ -80,7 +92,11 @@ REQUEST = InferenceRequest(
     request_id="r",
     model="m",
     prompt=b"p" * 8000,
-    headers={"test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000", "n": "2"},
+    headers={
+        "x-session-token": base64.b64encode(b"default/p1").decode(),
+        "test-epp-endpoint-selection": "10.0.0.1, 10.0.0.3:8000",
+        "n": "2",
+    },
 )
 
 

@@ -1,0 +1,1 @@
+"""Plugins that read facts of a request before any other stage."""
