@@ -221,6 +221,33 @@ def faster(seed: int) -> float:
     return work[0] / (2 * sum(work[1:]) / (SERVERS - 1))
 
 
+def adapter_loads(remember: str, rate: float, seed: int) -> float:
+    """Return adapter loads per 1,000 requests: 40 adapters of equal popularity over 8 servers of 4 slots."""
+    config = (
+        f"plugins: [{{type: lora-affinity-scorer, parameters: {{rememberIdle: {remember}}}}}, "
+        "{type: queue-scorer}, {type: kv-cache-utilization-scorer}]"
+    )
+
+    def make(number: int, at: float, chance: random.Random) -> SimulatedRequest:
+        own = request(number, at, chance, prompt=256, output=64)
+        return replace(own, adapter=f"adapter-{chance.randrange(40)}")
+
+    simulation = Simulation(
+        (ENGINE,) * SERVERS,
+        OpenLoop(make, seed, rate=rate, count=4000),
+        Watched(PickerSettings(config=config), seed),
+        duration_s=1e6,
+        seed=str(seed),
+    )
+    simulation.run()
+    return sum(server.engine.counters.lora_loads for server in simulation.servers) / 4.0
+
+
+def adapters_against_plain(rate: float) -> Callable[[int], float]:
+    """Return a run that compares the memory of idle adapters with the plain scorer, as a ratio of loads."""
+    return lambda seed: adapter_loads("1h", rate, seed) / adapter_loads("0", rate, seed)
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure with its goal: (lowest, highest) value that meets it."""
@@ -247,6 +274,12 @@ def figures() -> list[Figure]:
         Figure("frozen_metrics_busy_share", frozen_metrics(20.0), "equal shares", (0.8, 1.2)),
         Figure("frozen_metrics_idle_share", frozen_metrics(0.0), "equal shares", (0.8, 1.2)),
         Figure("frozen_server_requests_in_60_s", frozen_server, "requests", (0, 40)),
+        Figure(
+            "adapter_loads_at_2_a_second", adapters_against_plain(2.0), "of the plain scorer's", (0, 1 / 3)
+        ),
+        Figure(
+            "adapter_loads_at_8_a_second", adapters_against_plain(8.0), "of the plain scorer's", (0, 1 / 3)
+        ),
         Figure("twice_as_fast_work", faster, "of twice the work", (0.9, 1.1)),
     ]
 

@@ -81,6 +81,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "none of them",
     "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "
     "is refused",
+    "inflight-load-producer": "the ledger is built in and always on; this adds expected answers; "
+    "replicas share nothing",
     "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
     "label-selector-filter": "none left is 503, not 429",
     "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",

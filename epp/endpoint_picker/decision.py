@@ -17,6 +17,7 @@ class Reservation:
         "answered",
         "generation",
         "is_primary",
+        "output_tokens",
         "prefix_chain",
         "profile",
         "released",
@@ -34,6 +35,8 @@ class Reservation:
         """Number among the reservations of its row, from 1; set by the ledger. -1 after `Ledger.move`."""
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row; 0 once the prompt has been computed."""
+        self.output_tokens = 0
+        """Expected tokens of the answer reserved on the row until the end; 0 unless they are counted."""
         self.released = False
         self.answered = False
         """The first byte of the response has come."""

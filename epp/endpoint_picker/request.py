@@ -17,6 +17,7 @@ class InferenceRequest:
         "attributes",
         "body_bytes",
         "headers",
+        "max_tokens",
         "model",
         "objective",
         "priority",
@@ -43,6 +44,8 @@ class InferenceRequest:
         self.prompt = prompt
         """Prompt material in the order in which the server sees it; equal prefixes are equal bytes."""
         self.stream = stream
+        self.max_tokens = 0
+        """Most tokens of the answer that the client asks for; 0 when it sets no limit."""
         self.objective = objective
         """metadata.name of an InferenceObjective, from the request header; "" when none was sent."""
         self.priority = 0

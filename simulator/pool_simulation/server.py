@@ -3,6 +3,7 @@
 import random
 from typing import Final
 
+from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.metrics_page import Reading
 from endpoint_picker.datalayer.table import Endpoint
 from model_server_sim.engine import Engine, Progress, Request, Sequence
@@ -16,6 +17,7 @@ class SimulatedServer:
 
     __slots__ = (
         "_frozen",
+        "_has_adapters",
         "_seed",
         "address",
         "due",
@@ -50,6 +52,8 @@ class SimulatedServer:
         """Its metrics page comes when it is up."""
         self._seed = seed
         self._frozen: Reading | None = None
+        self._has_adapters = False
+        """A request for an adapter has come: the page shows the slots from then on."""
         self.engine = self._new_engine()
 
     @property
@@ -70,6 +74,8 @@ class SimulatedServer:
 
     def submit(self, request: Request, now: float) -> Sequence:
         """Queue a request; call `advance` next. Raises ValueError as `Engine.submit` does."""
+        if request.adapter:
+            self._has_adapters = True
         sequence = self.live[request.request_id] = self.engine.submit(request, now)
         return sequence
 
@@ -97,8 +103,17 @@ class SimulatedServer:
             return self._frozen
         self.settle(now)
         engine, params = self.engine, self.params
+        adapters = None
+        if self._has_adapters:
+            running, waiting = engine.running_adapters(), engine.waiting_adapters()
+            adapters = AdapterReading(frozenset(running), frozenset(waiting), params.max_loras)
         return Reading(
-            engine.waiting, engine.running, engine.kv_cache_usage, params.block_size, params.num_gpu_blocks
+            engine.waiting,
+            engine.running,
+            engine.kv_cache_usage,
+            params.block_size,
+            params.num_gpu_blocks,
+            adapters=adapters,
         )
 
     def freeze_metrics(self, now: float, *, answers: bool = True) -> None:
@@ -121,6 +136,7 @@ class SimulatedServer:
         self.is_up = False
         self.due = None
         self.thaw_metrics()
+        self._has_adapters = False
         self.incarnation += 1
         self.live = {}
         self.engine = self._new_engine()

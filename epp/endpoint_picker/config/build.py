@@ -54,6 +54,7 @@ from endpoint_picker.scheduling.plugin import (
     Screener,
 )
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
+from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
@@ -239,6 +240,8 @@ def _idle_readers(listed: Mapping[str, Plugin]) -> Iterable[str]:
     for name, each in listed.items():
         if isinstance(each, RequestReader) and not _is_read(each, listed):
             yield f'"{name}" does nothing: no plugin reads the attribute {each.writes}'
+        if isinstance(each, InflightLoadProducer) and not each.adds_output:
+            yield f'"{name}" does nothing: the ledger is always on; set addEstimatedOutputTokens'
         if isinstance(each, TopologyExtractor) and not near:
             yield f'"{name}" does nothing: no plugin goes by topology'
 

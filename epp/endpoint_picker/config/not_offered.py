@@ -88,7 +88,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
     "k8s-notification-source": "no: the picker follows no objects beyond its own",
     "file-discovery": "as a flag: `--endpoints-file`",
-    "inflight-load-producer": "no: the ledger of what was sent is built in and always on",
 }
 
 _SYNC: Final = "no: nothing in the field implements it"

@@ -94,7 +94,7 @@ class Ledger:
         table.unseen[row] += 1
         table.inflight_requests[row] += 1
         table.awaiting[row] += 1
-        table.inflight_tokens[row] += reservation.tokens
+        table.inflight_tokens[row] += reservation.tokens + reservation.output_tokens
         self.held += 1
         self.reserved += 1
 
@@ -136,6 +136,7 @@ class Ledger:
         reservation.row, reservation.generation = row, self._table.generation[row]
         reservation.sequence = -1  # below every mark, also that of a server that has just returned
         self._table.inflight_requests[row] += 1
+        self._table.inflight_tokens[row] += reservation.output_tokens
 
     def _uncount(self, reservation: Reservation) -> None:
         """Subtract the reservation's request and tokens from its row, or from its `_Away` entry."""
@@ -144,12 +145,17 @@ class Ledger:
         if self._is_here(reservation):
             row, table = reservation.row, self._table
             table.inflight_requests[row] -= 1
+            if reservation.output_tokens:
+                table.inflight_tokens[row] -= reservation.output_tokens
             if reservation.sequence > self._seen[row]:
                 table.unseen[row] -= 1
             if reservation.sequence > self._marked[row]:
                 self._since_mark[row] -= 1
         else:
-            self._leave((reservation.row, reservation.generation))
+            tenancy = (reservation.row, reservation.generation)
+            if reservation.output_tokens and (away := self._away.get(tenancy)):
+                away.tokens -= reservation.output_tokens
+            self._leave(tenancy)
 
     def _is_here(self, reservation: Reservation) -> bool:
         """Tell whether the reservation's server is in the table; point the reservation at its row if so."""

@@ -127,7 +127,10 @@ class EndpointTable:
         # In flight from this picker, written by the ledger.
         self.inflight_requests = np.zeros(size, dtype=np.int64)
         self.inflight_tokens = np.zeros(size, dtype=np.int64)
-        """Uncached prompt tokens that were sent and have not been computed yet."""
+        """Uncached prompt tokens that were sent and have not been computed yet.
+
+        With an inflight-load-producer also the tokens expected of the answers that have not ended.
+        """
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
         self.awaiting = np.zeros(size, dtype=np.int64)

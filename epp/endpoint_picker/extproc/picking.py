@@ -75,6 +75,7 @@ class Picking:
             record.model = request.model = parsed.model
             request.prompt = parsed.prompt
             record.streaming = request.stream = parsed.stream
+            request.max_tokens = parsed.max_tokens
         clock = self._clock
         begun = clock()
         answer = self._router.decide(request, self._subset, resume)

@@ -49,8 +49,6 @@ class Candidates:
         """The answer of each scorer, not weighted."""
         self.order = _NO_ROWS
         """Positions in `rows`, best first, as the picker chose; empty when the filters left nothing."""
-        self.profile = ""
-        """Name of the profile that ran."""
         self.peer = NO_PEER
         """Row that an earlier profile chose for the same request; written by the profile handler."""
         self.entry_port = 0

@@ -43,16 +43,36 @@ class RandomSource(Protocol):
         ...
 
 
+class OutputEstimate:
+    """The expected length of an answer, in tokens."""
+
+    __slots__ = ("_most", "_ratio")
+
+    def __init__(self, ratio: float, most: int | None) -> None:
+        """`ratio` tokens for each token of the prompt, at most `most`; None is no limit."""
+        self._ratio = ratio
+        self._most = most
+
+    def of(self, prompt_tokens: int, max_tokens: int) -> int:
+        """Return the tokens expected of a request; `max_tokens` is its own limit, 0 is none."""
+        expected = round(prompt_tokens * self._ratio)
+        if max_tokens:
+            expected = min(expected, max_tokens)
+        return expected if self._most is None else min(expected, self._most)
+
+
 class Pool:
     """State that plugins share and that outlives a configuration. table.py names the writers of columns."""
 
-    __slots__ = ("clock", "index", "ledger", "progress", "rng", "table", "wake")
+    __slots__ = ("clock", "index", "ledger", "output", "progress", "rng", "table", "wake")
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.table = EndpointTable()
         self.ledger = Ledger(self.table)
         self.progress = self.ledger.progress
         self.index = PrefixIndex(self.table)
+        self.output: OutputEstimate | None = None
+        """The expected length of answers, if the ledger is to count them."""
         self.clock = clock
         """Monotonic, in seconds."""
         self.rng: RandomSource

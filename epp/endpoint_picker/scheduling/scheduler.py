@@ -142,6 +142,7 @@ class Scheduler:
 
     def use(self, scheduling: Scheduling) -> None:
         """Attach the plugins, then decide by `scheduling` from the next request on."""
+        self.pool.output = None
         for plugin in scheduling.plugins:
             plugin.attach(self.pool)
         self._scheduling = scheduling
@@ -306,6 +307,9 @@ class Scheduler:
         matched = _matched(first) if blocks else 0
         generation = self.pool.table.generation
         reservation = Reservation(rows[0], generation[rows[0]], tokens - matched * first.block_tokens)
+        output = self.pool.output
+        if output is not None:
+            reservation.output_tokens = output.of(tokens, request.max_tokens)
         reservation.is_primary = True
         reservation.profile = first.profile
         decision = Decision(

@@ -20,6 +20,10 @@ _MAX_VALUES: Final = 1_500_000
 _MAX_DIGITS: Final = 64
 #: Longest model name, in characters. The name becomes a key in caches and metrics.
 MAX_MODEL: Final = 1024
+#: Keys of the longest answer: chat, completions, responses. The first that is present counts.
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+#: Larger limits are read as none.
+MAX_TOKENS: Final = 100_000_000
 #: json.loads would first guess the encoding; JSON between systems is UTF-8 (RFC 8259, 8.1).
 _decode: Final = json.JSONDecoder(
     parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
@@ -33,13 +37,15 @@ class InvalidBodyError(Exception):
 class ParsedBody:
     """What a request body says about routing."""
 
-    __slots__ = ("model", "prompt", "stream")
+    __slots__ = ("max_tokens", "model", "prompt", "stream")
 
-    def __init__(self, model: str, prompt: bytes, stream: bool) -> None:
+    def __init__(self, model: str, prompt: bytes, stream: bool, max_tokens: int = 0) -> None:
         self.model = model
         self.prompt = prompt
         """Prompt material: requests whose tokens begin alike have prompts that begin alike."""
         self.stream = stream
+        self.max_tokens = max_tokens
+        """Most tokens of the answer; 0 when the body sets no limit."""
 
 
 class Api(NamedTuple):
@@ -98,7 +104,16 @@ def parse(api: Api | None, body: bytes) -> ParsedBody:
         prompt = openai.bounded(_material(api, document))
     except RecursionError:
         raise InvalidBodyError("the request body is nested too deeply") from None
-    return ParsedBody(model, prompt, document.get("stream") is True)
+    return ParsedBody(model, prompt, document.get("stream") is True, _max_tokens(document))
+
+
+def _max_tokens(document: dict[str, object]) -> int:
+    for key in _LIMITS:
+        value = document.get(key)
+        # True is an int; a limit above MAX_TOKENS is none.
+        if type(value) is int and 0 < value <= MAX_TOKENS:
+            return value
+    return 0
 
 
 def _values(body: bytes) -> int:

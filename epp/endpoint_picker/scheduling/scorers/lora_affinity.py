@@ -42,7 +42,8 @@ class LoraAffinityScorer(Scorer, Follower):
     adapter with its last request, the server keeps it until another one needs the slot. Of the full servers
     the one whose idle adapter has been unused for longest scores 0.4, the others in proportion; one whose
     adapters all run scores 0. With rememberIdle 0, and for a model that no server has shown as an adapter,
-    only adapters that run or wait occupy slots, and every full server scores 0.
+    only adapters that run or wait occupy slots, and every full server scores 0. A server that answers scrapes
+    and shows no slots yet counts as free where others show theirs, unless rememberIdle is 0.
     """
 
     __slots__ = ("_clock", "_remember_s", "_table")
@@ -66,12 +67,19 @@ class LoraAffinityScorer(Scorer, Follower):
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return the score of each row by its adapters."""
         adapters, adapter = table.adapters, request.model
-        if not self._remember_s or not adapters.is_known(adapter):
+        if not self._remember_s:
             scores = _by_metrics(adapters, adapter)
         else:
-            now = self._clock()
-            adapters.forget_idle(now - self._remember_s)
-            scores = _by_memory(adapters, adapter, now)
+            if adapters.is_known(adapter):
+                now = self._clock()
+                adapters.forget_idle(now - self._remember_s)
+                scores = _by_memory(adapters, adapter, now)
+            else:
+                scores = _by_metrics(adapters, adapter)
+            silent = adapters.slots == 0
+            if silent.any() and not silent.all():
+                # A server shows its slots from its first request on. Without this score it would not get one.
+                scores[silent & ~np.isnan(table.waiting)] = _FREE
         chosen: Floats = scores[candidates.rows]
         return chosen
 

@@ -250,3 +250,34 @@ class LedgerHistory(RuleBasedStateMachine):
 
 TestLedgerHistory = LedgerHistory.TestCase
 TestLedgerHistory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_expected_answers_count_until_the_end_wherever_the_endpoint_is() -> None:
+    table = table_of(1, 2)
+    ledger = Ledger(table)
+    row, other = table.ready_rows.tolist()
+
+    def expecting(tokens: int) -> Reservation:
+        reservation = picked(table, row)
+        reservation.output_tokens = tokens
+        ledger.reserve(reservation)
+        return reservation
+
+    first, second, third, fourth = (expecting(each) for each in (100, 200, 400, 800))
+    assert table.inflight_tokens[row] == 1540
+    ledger.computed(first)
+    assert table.inflight_tokens[row] == 1530
+    ledger.move(second, other)
+    assert (table.inflight_tokens[row], table.inflight_tokens[other]) == (1320, 200)
+    ledger.release(first)
+    assert table.inflight_tokens[row] == 1220
+    table.replace([])
+    ledger.release(third)
+    table.replace([Endpoint("p1", "default", "10.0.0.1", 8000)])
+    (row,) = table.ready_rows.tolist()
+    assert (table.inflight_tokens[row], table.awaiting[row]) == (810, 1)
+    ledger.release(fourth)
+    ledger.release(second)
+    assert not table.inflight_tokens.any()
+    assert not table.awaiting.any()
+    assert ledger.held == 0

@@ -88,6 +88,15 @@ def test_an_adapter_that_waits_for_a_slot_is_not_preferred_to_a_free_slot() -> N
     assert stage.scores("a") == [1.0, 0.8], "it waits for the next iteration, not for a slot"
 
 
+def test_a_server_that_shows_no_slots_yet_is_free_and_a_silent_one_is_not() -> None:
+    for remember, fresh in (("1h", 0.8), ("0", 0.0)):
+        stage = Stage(3, rememberIdle=remember)
+        stage.show(0, "ab")
+        stage.pool.table.waiting[:2] = 0.0
+        assert stage.scores("c") == [0.0, fresh, 0.0]
+        assert stage.scores("a") == [1.0, fresh, 0.0]
+
+
 def test_unknown_slots_are_no_room_and_no_memory() -> None:
     stage = Stage(2)
     stage.show(0, "a")

@@ -31,6 +31,7 @@ from endpoint_picker.scheduling.plugin import (
     Scorer,
     Screener,
 )
+from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.reporters.request_attribute import RequestAttributeReporter
@@ -187,6 +188,11 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "headerName": ({"labelKey": "zone"}, "Zone", "rack"),
         "labelKey": ({"headerName": "zone"}, "zone", "rack"),
     },
+    "inflight-load-producer": {
+        "addEstimatedOutputTokens": ({}, None, True),
+        "outputRatio": ({"addEstimatedOutputTokens": True}, None, 2.0),
+        "maxEstimatedOutputTokens": ({"addEstimatedOutputTokens": True}, None, 10),
+    },
     "label-selector-filter": {
         "matchLabels": ({}, None, {"zone": "b"}),
         "matchExpressions": ({}, None, [{"key": "range", "operator": "Exists"}]),
@@ -313,6 +319,8 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     candidates.peer = 0
     if isinstance(plugin, TopologyExtractor):
         return [plugin.place_of(each) for each in table.endpoints if each is not None]
+    if isinstance(plugin, InflightLoadProducer):
+        return [None if pool.output is None else pool.output.of(1000, 0)]
     if isinstance(plugin, RequestReader):
         plugin.read(request := InferenceRequest(request_id="r", headers=HEADERS))
         return [request.attributes]
