@@ -176,8 +176,11 @@ def half_the_knee() -> float:
     return 0.5 * knee((ENGINE,) * SERVERS, 1)
 
 
-def frozen_metrics(frozen_at: float) -> Callable[[int], float]:
-    """Return a run in which a page stands still; it returns the server's share, in equal shares."""
+def frozen_metrics(frozen_at: float, *, answers: bool = True) -> Callable[[int], float]:
+    """Return a run in which a page stands still; it returns the server's share, in equal shares.
+
+    Without `answers` the page no longer comes.
+    """
 
     def share(seed: int) -> float:
         policy = Watched(PickerSettings(), seed)
@@ -186,7 +189,7 @@ def frozen_metrics(frozen_at: float) -> Callable[[int], float]:
             policy,
             seed=seed,
             duration_s=frozen_at + 42.0,
-            faults=[MetricsFreeze(at_s=frozen_at, server=3)],
+            faults=[MetricsFreeze(at_s=frozen_at, server=3, answers=answers)],
         )
         return share_after(policy, 3, frozen_at + 2.5, frozen_at + 42.0)
 
@@ -273,6 +276,7 @@ def figures() -> list[Figure]:
         Figure("prefix_groups_apart_spread", prefix_groups(_SPREADING, 20, 1.0), "groups", (0, 1)),
         Figure("frozen_metrics_busy_share", frozen_metrics(20.0), "equal shares", (0.8, 1.2)),
         Figure("frozen_metrics_idle_share", frozen_metrics(0.0), "equal shares", (0.8, 1.2)),
+        Figure("missing_metrics_share", frozen_metrics(20.0, answers=False), "equal shares", (0.8, 1.2)),
         Figure("frozen_server_requests_in_60_s", frozen_server, "requests", (0, 40)),
         Figure(
             "adapter_loads_at_2_a_second", adapters_against_plain(2.0), "of the plain scorer's", (0, 1 / 3)

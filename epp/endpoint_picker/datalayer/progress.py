@@ -8,13 +8,15 @@ after PROBE_S, then each time after twice as long. The first sign of life ends t
 A metrics page *stands still* when its values have not changed for STALE_AFTER_S although the endpoint
 answered STILL_ANSWERS requests meanwhile, and they show load, or less load than this picker's own requests
 make. The endpoint then counts as loaded like the others, plus or minus what the ledger shows, so that it gets
-its share: it works, and only its page does not.
+its share: it works, and only its page does not. So does an endpoint whose page no longer comes, as long as it
+answers requests.
 """
 
 from typing import Final
 
 import numpy as np
 
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.table import STALE_AFTER_S, EndpointTable, Rows
 
 #: Requests without a first byte from which an endpoint without a sign of life stalls.
@@ -34,6 +36,8 @@ _NEWEST_TIME: Final = 0.02
 _ENOUGH: Final = 20
 #: Largest slowness of an endpoint; the least is its inverse.
 MOST_SLOWNESS: Final = 4.0
+#: Seconds for which an answer proves that an endpoint whose page does not come works.
+WORKS_S: Final = 10.0
 #: Answers within which a page has to change.
 STILL_ANSWERS: Final = 8
 
@@ -88,6 +92,7 @@ class Progress:
         """Note a first byte, `took_s` after the decision."""
         self._mean_s += (took_s - self._mean_s) * (_NEWEST if self._mean_s else 1.0)
         self._table.page_answers[row] += 1
+        self._table.answered_at[row] = now
         self.lives(row, now)
 
     def served(self, row: int, took_s: float) -> None:
@@ -130,6 +135,20 @@ class Progress:
         elif self.still:
             self.still.discard(row)
         return still
+
+    def work_unscraped(self, now: float) -> list[int]:
+        """Return the ready rows whose page stopped coming, and that have answered a request within WORKS_S.
+
+        A port that refuses connections is no such row: its last answers were given before it died.
+        """
+        table = self._table
+        rows = table.ready & (table.scraped_at < now - STALE_AFTER_S) & (table.answered_at > now - WORKS_S)
+        if not rows.any():
+            return []
+        rows &= table.scraped_at > -np.inf
+        # UNREACHABLE and REFUSED are the highest contacts.
+        found: list[int] = np.flatnonzero(rows & (table.contact < Contact.UNREACHABLE)).tolist()
+        return found
 
     def as_the_others(self, row: int) -> Page:
         """Return the mean load of the other endpoints, corrected by the row's own requests in flight.

@@ -130,5 +130,12 @@ class ScrapeColumns:
         self.table.contact[slice(None) if row is None else row] = Contact.UNKNOWN
 
     def expire(self, now: float) -> None:
-        """Set what is too old to unknown."""
-        self.table.expire(now)
+        """Set what is too old to unknown, except for endpoints that still answer requests."""
+        table, ledger = self.table, self._ledger
+        table.expire(now)
+        for row in ledger.progress.work_unscraped(now):
+            # The estimate takes all requests in flight into account, so none is left unseen.
+            ledger.scrape_started(row)
+            ledger.scrape_succeeded(row)
+            load = ledger.progress.as_the_others(row)
+            table.waiting[row], table.running[row], table.kv_usage[row] = load

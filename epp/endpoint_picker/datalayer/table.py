@@ -69,6 +69,7 @@ class EndpointTable:
         "_on_add",
         "_on_free",
         "adapters",
+        "answered_at",
         "attributes",
         "awaiting",
         "block_size",
@@ -138,6 +139,8 @@ class EndpointTable:
         # Signs of life, written by `Progress`; seconds of the caller's monotonic clock.
         self.progress_at: Floats = np.full(size, -np.inf)
         """The last sign of life, or when the first of the requests without an answer was sent."""
+        self.answered_at: Floats = np.full(size, -np.inf)
+        """The last first byte of a response."""
         self.page_changed_at: Floats = np.full(size, -np.inf)
         """When the metrics page that first showed the present values was asked for."""
         self.page_answers = np.zeros(size, dtype=np.int64)
@@ -259,6 +262,7 @@ class EndpointTable:
             count[row] = 0
         self.unseen[row] = self.awaiting[row] = self.page_answers[row] = 0
         self.slowness[row] = 1.0
+        self.answered_at[row] = -np.inf
         self.progress_at[row] = self.page_changed_at[row] = -np.inf
         self.attributes.forget(row)
         self.adapters.forget(row)
@@ -305,6 +309,7 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "unseen": 0,
     "awaiting": 0,
     "progress_at": -np.inf,
+    "answered_at": -np.inf,
     "page_changed_at": -np.inf,
     "page_answers": 0,
     "slowness": 1.0,

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
-from endpoint_picker.scheduling.plugin import Plugin, PluginParams, Pool, RequestReader
+from endpoint_picker.scheduling.plugin import Follower, Plugin, PluginParams, Pool, RequestReader
 
 #: Longest token and session id that are read, characters; Kubernetes names of 63 and 253 fit.
 MAX_TOKEN: Final = 1024
@@ -86,10 +87,11 @@ class SessionAffinityParams(PluginParams):
         return self
 
 
-class SessionBindings:
-    """What one session-affinity plugin knows: how tokens are written, or the endpoint of each session."""
+class SessionAffinity(Follower):
+    """What both session-affinity plugins share: it binds sessions to endpoints and finds the bound one."""
 
     __slots__ = ("_clock", "_header", "_ids", "_profile", "_sessions", "_swept_at", "_table")
+    params_type = SessionAffinityParams
 
     def __init__(self, params: SessionAffinityParams) -> None:
         self._profile = params.profile_name
@@ -104,17 +106,20 @@ class SessionBindings:
         self._table: EndpointTable
         self._clock: Callable[[], float]
 
+    @override
     def attach(self, pool: Pool) -> None:
         """Take the pool's table and clock."""
         self._table = pool.table
         self._clock = pool.clock
 
     @property
+    @override
     def request_attributes(self) -> frozenset[str]:
         """Return the attributes among the sources of session ids."""
         sources = self._ids.sources if self._ids else ()
         return frozenset(each.attribute for each in sources if each.attribute is not None)
 
+    @override
     def fault_among(self, plugins: Mapping[str, Plugin], profiles: Sequence[str]) -> str:
         """Return why the settings cannot work in the configuration; "" when they can."""
         if self._profile and self._profile not in profiles:
@@ -144,6 +149,7 @@ class SessionBindings:
         at = int(rows.searchsorted(row))
         return at if at < rows.size and rows[at] == row else None
 
+    @override
     def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
         """Bind the session to the endpoint."""
         if self._ids is None or not self._concerns(reservation):
@@ -153,6 +159,7 @@ class SessionBindings:
             reservation.session = session
             self._bind(session, reservation)
 
+    @override
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Bind the session to the endpoint that answered, when it is another one than was picked."""
         if self._ids is None or not record.served_by or record.served_by == decision.endpoint:
@@ -161,6 +168,7 @@ class SessionBindings:
             if reservation.session and not reservation.released and self._concerns(reservation):
                 self._bind(reservation.session, reservation)
 
+    @override
     def response_headers(self, decision: Decision, record: Record) -> Iterable[tuple[str, str]]:
         """Return the token of the endpoint that served; none for an error of the server."""
         if self._ids is not None or record.response_status >= 500:

@@ -5,8 +5,14 @@ from itertools import pairwise
 
 import pytest
 
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.metrics_page import Reading
-from endpoint_picker.datalayer.progress import LONGEST_PROBE_S, STALL_REQUESTS, STALL_S
+from endpoint_picker.datalayer.progress import (
+    LONGEST_PROBE_S,
+    STALL_REQUESTS,
+    STALL_S,
+    WORKS_S,
+)
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.datalayer.table import STALE_AFTER_S, Endpoint
 from endpoint_picker.decision import Decision
@@ -216,6 +222,39 @@ def test_where_all_pages_stand_still_their_load_is_unknown() -> None:
     for each in rows:
         stage.page(each, 0, 1, 0.1)
     assert all(math.isnan(table.waiting[each]) for each in rows[-1:])
+
+
+def test_an_endpoint_whose_page_stops_coming_counts_like_the_others_while_it_answers() -> None:
+    stage = Stage()
+    row, table = stage.favourite, stage.router.table
+    rows = table.ready_rows.tolist()
+    for each in rows:
+        stage.page(each, 0, 1, 0.1)
+    stage.now += STALE_AFTER_S + 0.1
+    for each in rows[1:]:
+        stage.page(each, 4, 40, 0.6)
+    stage.columns.expire(stage.now)
+    assert math.isnan(table.waiting[row]), "nothing shows that it works"
+    answers(stage, row, 1)
+    stage.columns.expire(stage.now)
+    assert (table.waiting[row], table.unseen[row]) == (4, 0)
+    stage.send(3, subset=("10.0.0.0:8000",))
+    stage.columns.expire(stage.now)
+    assert (table.waiting[row], table.unseen[row]) == (7, 0)
+    table.contact[row] = Contact.REFUSED
+    stage.columns.expire(stage.now)
+    assert math.isnan(table.waiting[row]), "its port is closed"
+    table.contact[row] = Contact.WITHOUT_METRICS
+    stage.now += 1.0
+    for each in rows[1:]:
+        stage.page(each, 4, 40, 0.6)
+    stage.columns.expire(stage.now)
+    assert table.waiting[row] == 7
+    stage.now += WORKS_S
+    for each in rows[1:]:
+        stage.page(each, 4, 40, 0.6)
+    stage.columns.expire(stage.now)
+    assert math.isnan(table.waiting[row]), "its last answer is long ago"
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [((1.0, 1.0), 1.0), ((2.0, 0.5), 4.0), ((9.0, 0.1), 4.0)])

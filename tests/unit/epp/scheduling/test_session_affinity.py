@@ -13,11 +13,11 @@ from endpoint_picker.decision import Decision, Refusal, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from endpoint_picker.scheduling.session import (
     MAX_SESSION,
     MAX_SESSIONS,
     SessionAffinityParams,
-    SessionBindings,
 )
 
 REGISTRY = Registry.installed()
@@ -168,7 +168,7 @@ def test_sessions_are_forgotten_by_the_sweep_and_bounded() -> None:
             stage.now += 12.0
             free = free or stage.ask(h="s").endpoint != bound
         assert free != expected
-    bindings = SessionBindings(SessionAffinityParams(strategy="session_id"))
+    bindings = SessionAffinityFilter(SessionAffinityParams(strategy="session_id"))
     bindings.attach(stage.router.pool)
     for n in range(MAX_SESSIONS + 5):
         bindings._bind(str(n), Reservation(0, 0, 0))
