@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from typing_extensions import override
 
 from cluster_client.durations import seconds
-from endpoint_picker.datalayer.metrics_page import ENGINES, Engine, Gauge, Series
+from endpoint_picker.datalayer.metrics_page import ENGINES, HIT_RATE, Engine, Gauge, Series
 from endpoint_picker.scheduling.plugin import Plugin, PluginParams
 
 FilePath = Annotated[str, Field(max_length=4096, pattern=r"^(/[^\x00]*)?$")]
@@ -114,6 +114,12 @@ class DcgmExtractor(Plugin):
 
     __slots__ = ()
     type_name = "dcgm-extractor"
+
+    @property
+    @override
+    def endpoint_attributes(self) -> frozenset[str]:
+        """Return GPUUtilization."""
+        return frozenset({GPU_UTILIZATION[0]})
 
 
 #: (attribute, gauge, scale): the exporter shows percent.
@@ -262,7 +268,8 @@ class CoreMetricsExtractor(Plugin):
     @property
     @override
     def endpoint_attributes(self) -> frozenset[str]:
-        """Return the keys of all customMetrics."""
+        """Return the hit rate of the prefix cache and the keys of all customMetrics."""
+        engines = self.params.engine_configs
         return frozenset(
-            metric.attribute_key for each in self.params.engine_configs for metric in each.custom_metrics
+            {HIT_RATE, *(metric.attribute_key for each in engines for metric in each.custom_metrics)}
         )

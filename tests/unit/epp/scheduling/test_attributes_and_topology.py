@@ -101,7 +101,10 @@ SCORER = (
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (f"plugins: [{SCORER}}}}}]", '"core-metrics-extractor" writes no attribute "Cost"; it writes none'),
+        (
+            f"plugins: [{SCORER}}}}}]",
+            '"core-metrics-extractor" writes no attribute "Cost"; it writes KVCacheHitRate',
+        ),
         (f"plugins: [{SCORER}, producer: mine}}}}]", 'producer "mine" is no plugin of this configuration'),
         (
             f"plugins: [{SCORER}, normalization: {{}}}}}}]",
