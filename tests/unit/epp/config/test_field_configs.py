@@ -346,10 +346,6 @@ requestHandler:
 """
 
 
-SESSIONS = "session-affinity-scorer" in REGISTRY.types
-
-
-@pytest.mark.skipif(not SESSIONS, reason="session-affinity-scorer is not offered")
 def test_the_charts_payload_agnostic_configuration_reads_no_body_and_keeps_sessions() -> None:
     router = router_of(PAYLOAD_AGNOSTIC)
     assert not router.reads_body(of_known_api=True)
@@ -377,7 +373,7 @@ def test_the_charts_payload_agnostic_configuration_reads_no_body_and_keeps_sessi
     [
         pytest.param(WHOLE, 0, id="all that is offered"),
         pytest.param(NOT_YET, 1, id="all that is not"),
-        pytest.param(PAYLOAD_AGNOSTIC, 0 if SESSIONS else 1, id="payload agnostic"),
+        pytest.param(PAYLOAD_AGNOSTIC, 0, id="payload agnostic"),
         pytest.param(chart("parameters: {defaultEngine: triton}", "passthrough-parser"), 0, id="triton"),
         pytest.param(chart(parser="vllmgrpc-parser"), 1, id="vLLM's gRPC"),
     ],

@@ -487,10 +487,6 @@ SCREENED: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
 ]
 
 
-SCORES = [case for case in SCORES if case[0] in REGISTRY.types]
-KEPT = [case for case in KEPT if case[0] in REGISTRY.types]
-
-
 def ids(cases: Sequence[tuple[Any, ...]]) -> list[str]:
     return [f"{case[0]}: {case[1]}" for case in cases]
 
@@ -760,7 +756,7 @@ OTHERS: dict[str, Callable[[], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OTHERS if kind in REGISTRY.types])
+@pytest.mark.parametrize("kind", OTHERS)
 def test_others(kind: str) -> None:
     OTHERS[kind]()
 
