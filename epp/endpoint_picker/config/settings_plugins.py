@@ -268,8 +268,11 @@ class CoreMetricsExtractor(Plugin):
     @property
     @override
     def endpoint_attributes(self) -> frozenset[str]:
-        """Return the hit rate of the prefix cache and the keys of all customMetrics."""
+        """Return the keys of all customMetrics, and KVCacheHitRate where `cacheHitRate` is set."""
         engines = self.params.engine_configs
         return frozenset(
-            {HIT_RATE, *(metric.attribute_key for each in engines for metric in each.custom_metrics)}
+            {
+                *((HIT_RATE,) if self.params.cache_hit_rate else ()),
+                *(metric.attribute_key for each in engines for metric in each.custom_metrics),
+            }
         )

@@ -91,7 +91,8 @@ class Ledger:
         table = self._table
         reservation.sequence = self._reserved[row] = self._reserved[row] + 1
         self._since_mark[row] += 1
-        table.unseen[row] += 1
+        unseen = table.unseen[row] = table.unseen.item(row) + 1
+        table.unseen_work[row] = unseen * table.slowness[row]
         table.inflight_requests[row] += 1
         table.awaiting[row] += 1
         table.inflight_tokens[row] += reservation.tokens + reservation.output_tokens
@@ -102,11 +103,13 @@ class Ledger:
         """Note the first byte: the prompt has been computed, its tokens are given back. Counts once."""
         if reservation.released or reservation.answered:
             return
-        if self._is_here(reservation):
+        table = self._table
+        # The first condition is what `_is_here` nearly always finds, without its frame.
+        if table.generation[reservation.row] == reservation.generation or self._is_here(reservation):
             row = reservation.row
-            self._table.awaiting[row] -= 1
+            table.awaiting[row] -= 1
             if reservation.tokens:
-                self._table.inflight_tokens[row] -= reservation.tokens
+                table.inflight_tokens[row] -= reservation.tokens
         elif away := self._away.get((reservation.row, reservation.generation)):
             away.awaiting -= 1
             away.tokens -= reservation.tokens
@@ -142,13 +145,15 @@ class Ledger:
         """Subtract the reservation's request and tokens from its row, or from its `_Away` entry."""
         if not reservation.answered:
             self.computed(reservation)
-        if self._is_here(reservation):
-            row, table = reservation.row, self._table
+        table = self._table
+        if table.generation[reservation.row] == reservation.generation or self._is_here(reservation):
+            row = reservation.row
             table.inflight_requests[row] -= 1
             if reservation.output_tokens:
                 table.inflight_tokens[row] -= reservation.output_tokens
             if reservation.sequence > self._seen[row]:
-                table.unseen[row] -= 1
+                unseen = table.unseen[row] = table.unseen.item(row) - 1
+                table.unseen_work[row] = unseen * table.slowness[row]
             if reservation.sequence > self._marked[row]:
                 self._since_mark[row] -= 1
         else:
@@ -195,7 +200,9 @@ class Ledger:
     def scrape_succeeded(self, row: int) -> None:
         """Treat reservations made before the scrape's start as counted by the server."""
         self._seen[row] = self._marked[row]
-        self._table.unseen[row] = self._since_mark[row]
+        table = self._table
+        unseen = table.unseen[row] = self._since_mark[row]
+        table.unseen_work[row] = unseen * table.slowness[row]
 
     def _keep_aside(self, row: int) -> None:
         """Keep the reservations of the row's tenant, which leaves the table, in an `_Away` entry."""
@@ -206,8 +213,7 @@ class Ledger:
         if requests and endpoint is not None:
             server, tenancy = _server(endpoint), (row, table.generation[row])
             tokens = int(table.inflight_tokens[row])
-            awaiting = int(table.awaiting[row])
-            self._away[tenancy] = _Away(server, requests, tokens, awaiting, self._reserved[row])
+            self._away[tenancy] = _Away(server, requests, tokens, table.awaiting[row], self._reserved[row])
             self._away_servers[server] = tenancy
         for column in (self._reserved, self._marked, self._seen, self._since_mark):
             column[row] = 0
@@ -225,6 +231,7 @@ class Ledger:
         away = self._away[tenancy]
         away.moved = (row, table.generation[row])
         table.inflight_requests[row] = table.unseen[row] = self._since_mark[row] = away.requests
+        table.unseen_work[row] = away.requests * table.slowness[row]
         table.inflight_tokens[row] = away.tokens
         table.awaiting[row] = away.awaiting
         self._reserved[row] = away.reserved

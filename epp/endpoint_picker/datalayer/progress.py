@@ -91,9 +91,11 @@ class Progress:
     def answered(self, row: int, took_s: float, now: float) -> None:
         """Note a first byte, `took_s` after the decision."""
         self._mean_s += (took_s - self._mean_s) * (_NEWEST if self._mean_s else 1.0)
-        self._table.page_answers[row] += 1
-        self._table.answered_at[row] = now
-        self.lives(row, now)
+        table = self._table
+        table.page_answers[row] += 1
+        table.answered_at[row] = table.progress_at[row] = now
+        if self.stalled and row in self._probes_at:
+            self._forget(row)
 
     def served(self, row: int, took_s: float) -> None:
         """Note that a request was answered in full, `took_s` after the decision."""
@@ -106,7 +108,9 @@ class Progress:
         self._times[row] = count, time_s
         if count >= _ENOUGH and self._time_s:
             ratio = time_s / self._time_s
-            self._table.slowness[row] = min(max(ratio, 1.0 / MOST_SLOWNESS), MOST_SLOWNESS)
+            table = self._table
+            slowness = table.slowness[row] = min(max(ratio, 1.0 / MOST_SLOWNESS), MOST_SLOWNESS)
+            table.unseen_work[row] = table.unseen.item(row) * slowness
 
     def lives(self, row: int, now: float) -> None:
         """Note another sign of life."""
@@ -142,13 +146,13 @@ class Progress:
         A port that refuses connections is no such row: its last answers were given before it died.
         """
         table = self._table
-        rows = table.ready & (table.scraped_at < now - STALE_AFTER_S) & (table.answered_at > now - WORKS_S)
+        rows = table.ready & (table.scraped_at < now - STALE_AFTER_S)
         if not rows.any():
             return []
         rows &= table.scraped_at > -np.inf
         # UNREACHABLE and REFUSED are the highest contacts.
         found: list[int] = np.flatnonzero(rows & (table.contact < Contact.UNREACHABLE)).tolist()
-        return found
+        return [row for row in found if table.answered_at[row] > now - WORKS_S]
 
     def as_the_others(self, row: int) -> Page:
         """Return the mean load of the other endpoints, corrected by the row's own requests in flight.
@@ -176,13 +180,15 @@ class Progress:
     def look(self, now: float) -> None:
         """Find the endpoints that stall."""
         self.due = now + LOOK_S
-        table = self._table
-        many = table.awaiting >= STALL_REQUESTS
-        if not many.any():
+        awaiting, progress_at = self._table.awaiting, self._table.progress_at
+        if max(awaiting) < STALL_REQUESTS:
             if self.stalled:
                 self._forget_all()
             return
-        stalled = set(np.flatnonzero(many & (table.progress_at < now - self.patience_s)).tolist())
+        since = now - self.patience_s
+        stalled = {
+            row for row, count in enumerate(awaiting) if count >= STALL_REQUESTS and progress_at[row] < since
+        }
         for row in [each for each in self._probes_at if each not in stalled]:
             self._forget(row)
         for row in stalled - self._probes_at.keys():

@@ -6,6 +6,7 @@ In a load column NaN means *unknown* (never scraped, or too old). Arithmetic car
 mistakes an unknown server for an idle one.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -92,6 +93,7 @@ class EndpointTable:
         "scrapes",
         "slowness",
         "unseen",
+        "unseen_work",
         "version",
         "waiting",
     )
@@ -134,18 +136,22 @@ class EndpointTable:
         """
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
-        self.awaiting = np.zeros(size, dtype=np.int64)
+        self.unseen_work: Floats = np.zeros(size)
+        """`unseen` times `slowness`: written with either of them, so that no decision multiplies."""
+        # Lists from here on: each request writes one row of them, which takes a quarter of the time that a
+        # numpy column needs, and no decision reads them for all candidates.
+        self.awaiting = [0] * size
         """Requests in flight whose first byte has not come."""
         # Signs of life, written by `Progress`; seconds of the caller's monotonic clock.
-        self.progress_at: Floats = np.full(size, -np.inf)
+        self.progress_at = [-math.inf] * size
         """The last sign of life, or when the first of the requests without an answer was sent."""
-        self.answered_at: Floats = np.full(size, -np.inf)
+        self.answered_at = [-math.inf] * size
         """The last first byte of a response."""
-        self.page_changed_at: Floats = np.full(size, -np.inf)
+        self.page_changed_at = [-math.inf] * size
         """When the metrics page that first showed the present values was asked for."""
-        self.page_answers = np.zeros(size, dtype=np.int64)
+        self.page_answers = [0] * size
         """First bytes since then."""
-        self.slowness: Floats = np.ones(size)
+        self.slowness = [1.0] * size
         """Mean time that the endpoint takes for a request over that of all; 1 while it is unknown."""
         self.ready_rows: Rows = _EMPTY
         self.version = 0
@@ -262,8 +268,8 @@ class EndpointTable:
             count[row] = 0
         self.unseen[row] = self.awaiting[row] = self.page_answers[row] = 0
         self.slowness[row] = 1.0
-        self.answered_at[row] = -np.inf
-        self.progress_at[row] = self.page_changed_at[row] = -np.inf
+        self.unseen_work[row] = 0.0
+        self.answered_at[row] = self.progress_at[row] = self.page_changed_at[row] = -math.inf
         self.attributes.forget(row)
         self.adapters.forget(row)
         self._free.append(row)
@@ -290,6 +296,8 @@ class EndpointTable:
         for name, fill in _COLUMNS.items():
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.full(old, fill, dtype=column.dtype)]))
+        for name, value in _LISTS.items():
+            getattr(self, name).extend([value] * old)
         self.attributes.grow(2 * old)
         self.adapters.grow(2 * old)
 
@@ -307,11 +315,16 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "inflight_requests": 0,
     "inflight_tokens": 0,
     "unseen": 0,
+    "unseen_work": 0.0,
+}
+"""Every growing numpy column with the value of a row without tenant."""
+
+_LISTS: Final[Mapping[str, float]] = {
     "awaiting": 0,
-    "progress_at": -np.inf,
-    "answered_at": -np.inf,
-    "page_changed_at": -np.inf,
+    "progress_at": -math.inf,
+    "answered_at": -math.inf,
+    "page_changed_at": -math.inf,
     "page_answers": 0,
     "slowness": 1.0,
 }
-"""Every growing column with the value of a row without tenant."""
+"""The same for the columns that are lists."""

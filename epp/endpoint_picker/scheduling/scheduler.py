@@ -229,10 +229,9 @@ class Scheduler:
         else:
             for reservation in decision.reservations:
                 ledger.computed(reservation)
-        served = decision.reservations[0]
-        if self.pool.table.is_current(served.row, served.generation):
-            now = self.pool.clock()
-            self.pool.progress.answered(served.row, record.first_byte_at - record.decided_at, now)
+        served, pool = decision.reservations[0], self.pool
+        if pool.table.generation[served.row] == served.generation:
+            pool.progress.answered(served.row, record.first_byte_at - record.decided_at, pool.clock())
         for hook in decision.hooks.first_byte:
             self._follow(hook, decision, record)
 
@@ -241,11 +240,11 @@ class Scheduler:
         ledger = self.pool.ledger
         for reservation in decision.reservations:
             ledger.release(reservation)
-        served = decision.reservations[0]
-        if record.response_status and self.pool.table.is_current(served.row, served.generation):
-            self.pool.progress.lives(served.row, self.pool.clock())
+        served, pool = decision.reservations[0], self.pool
+        if record.response_status and pool.table.generation[served.row] == served.generation:
+            pool.progress.lives(served.row, pool.clock())
             if record.response_status < 400 and record.first_byte_at:
-                self.pool.progress.served(served.row, record.ended_at - record.decided_at)
+                pool.progress.served(served.row, record.ended_at - record.decided_at)
         for hook in decision.hooks.ended:
             self._follow(hook, decision, record)
 

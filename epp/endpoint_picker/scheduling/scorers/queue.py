@@ -26,6 +26,4 @@ class QueueScorer(Scorer):
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return 1.0 for the shortest queue, 0.0 for the longest, linear between."""
         rows = candidates.rows
-        return lower_is_better(
-            table.waiting[rows] + table.unseen[rows] * table.slowness[rows], table.inflight_requests[rows]
-        )
+        return lower_is_better(table.waiting[rows] + table.unseen_work[rows], table.inflight_requests[rows])

@@ -246,6 +246,7 @@ class LedgerHistory(RuleBasedStateMachine):
             assert self.table.inflight_tokens[row] == sum(p.tokens for p in mine)
             seen = self.seen.get(self.tenant(row), 0)
             assert self.table.unseen[row] == sum(1 for p in mine if self.held[p] >= seen)
+            assert self.table.unseen_work[row] == self.table.unseen[row] * self.table.slowness[row]
 
 
 TestLedgerHistory = LedgerHistory.TestCase
@@ -279,5 +280,5 @@ def test_expected_answers_count_until_the_end_wherever_the_endpoint_is() -> None
     ledger.release(fourth)
     ledger.release(second)
     assert not table.inflight_tokens.any()
-    assert not table.awaiting.any()
+    assert not any(table.awaiting)
     assert ledger.held == 0

@@ -273,7 +273,7 @@ def test_slowness_is_the_time_for_a_request_compared_with_the_pool(
             stage.end(decision)
     assert table.slowness[first] / table.slowness[second] >= expected * 0.8
     assert table.slowness[third] == 1.0
-    assert 0.25 <= table.slowness.min() <= table.slowness.max() <= 4.0
+    assert 0.25 <= min(table.slowness) <= max(table.slowness) <= 4.0
 
 
 def test_a_slower_endpoint_gets_fewer_of_a_burst_between_two_scrapes() -> None:
@@ -282,7 +282,7 @@ def test_a_slower_endpoint_gets_fewer_of_a_burst_between_two_scrapes() -> None:
     rows = table.ready_rows.tolist()
     for row in rows:
         stage.page(row, 0, 0, 0.1)
-    table.slowness[rows] = [0.5, 1.0, 1.0]
+    table.slowness[rows[0]] = 0.5
     sent = stage.send(40)
     assert [table.unseen[row] for row in rows] == [20, 10, 10]
     assert len(sent) == 40

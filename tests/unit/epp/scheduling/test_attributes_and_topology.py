@@ -103,7 +103,7 @@ SCORER = (
     [
         (
             f"plugins: [{SCORER}}}}}]",
-            '"core-metrics-extractor" writes no attribute "Cost"; it writes KVCacheHitRate',
+            '"core-metrics-extractor" writes no attribute "Cost"; it writes none',
         ),
         (f"plugins: [{SCORER}, producer: mine}}}}]", 'producer "mine" is no plugin of this configuration'),
         (
@@ -128,6 +128,14 @@ def test_a_custom_metric_can_be_scored() -> None:
         "customMetrics: [{attributeKey: Cost, metricSpec: cost}]}]}}"
     )
     assert not build(f"plugins: [{SCORER}}}}}, {extractor}]", REGISTRY).warnings
+
+
+def test_the_hit_rate_can_be_referred_to_only_where_it_is_read() -> None:
+    scorer = SCORER.replace("Cost", "KVCacheHitRate") + "}}"
+    with pytest.raises(ConfigError, match='writes no attribute "KVCacheHitRate"'):
+        build(f"plugins: [{scorer}]", REGISTRY)
+    extractor = "{type: core-metrics-extractor, parameters: {cacheHitRate: true}}"
+    assert not build(f"plugins: [{scorer}, {extractor}]", REGISTRY).warnings
 
 
 def servers() -> EndpointTable:

@@ -84,6 +84,7 @@ def made(kind: str, situation: Situation, parameters: dict[str, Any]) -> tuple[A
     rows = table.ready_rows
     table.waiting[rows], table.running[rows] = situation.waiting, situation.running
     table.kv_usage[rows], table.unseen[rows] = situation.kv_usage, situation.unseen
+    table.unseen_work[rows] = situation.unseen
     table.inflight_requests[rows], table.inflight_tokens[rows] = situation.requests, situation.tokens
     table.scraped_at[rows] = NOW - np.array(situation.age)
     for row, reading in zip(rows.tolist(), situation.adapters, strict=True):

@@ -73,6 +73,7 @@ def situations(draw: st.DrawFn) -> tuple[EndpointTable, Candidates]:
     flights = draw(st.lists(st.integers(0, 300), min_size=count, max_size=count))
     table.inflight_requests[rows] = flights
     table.unseen[rows] = [draw(st.integers(0, flight)) for flight in flights]
+    table.unseen_work[:] = table.unseen
     table.inflight_tokens[rows] = np.array(flights) * 1000
     names = st.frozensets(st.sampled_from("mnopq"), max_size=5)
     for row in rows.tolist():

@@ -24,6 +24,7 @@ def table_with(count: int, **columns: list[float]) -> EndpointTable:
     table.replace(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in range(count))
     for name, values in columns.items():
         getattr(table, name)[table.ready_rows] = values
+    table.unseen_work[:] = table.unseen
     return table
 
 
