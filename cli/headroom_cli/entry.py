@@ -1,4 +1,4 @@
-"""Entry point of `headroom`: where a dependency is missing, it names the extra to install."""
+"""Entry points of `headroom` and `kubectl-headroom`: where a dependency is missing, they name the extra."""
 
 import sys
 
@@ -9,4 +9,13 @@ def main() -> int:
         from headroom_cli.main import main as run
     except ModuleNotFoundError as missing:
         sys.exit(f"headroom needs {missing.name}: pip install 'headroom-operator[local]'")
+    return run()
+
+
+def kubectl_plugin() -> int:
+    """Run `kubectl-headroom`, likewise."""
+    try:
+        from headroom_cli.explain.main import plugin as run
+    except ModuleNotFoundError as missing:
+        sys.exit(f"kubectl-headroom needs {missing.name}: pip install 'headroom-operator[local]'")
     return run()

@@ -6,7 +6,6 @@ Exit status: 0 done, 1 failed (one line on standard error says why), 2 a bad com
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from headroom_cli import local
 from headroom_cli.demo import main as demo
@@ -15,6 +14,7 @@ from headroom_cli.explain import main as explain
 from headroom_cli.explain.failure import ExplainError
 from headroom_cli.simulate import main as simulate
 from headroom_cli.simulate.failure import SimulateError
+from inference_api.release import release_version
 from local_cluster.errors import LocalClusterError
 
 _INTERRUPTED = 130
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
         prog="headroom",
         description="Headroom: a local cluster to try it in, the reasons of decisions, simulated pools.",
     )
-    whole.add_argument("--version", action="version", version=version("headroom-operator"))
+    whole.add_argument("--version", action="version", version=release_version())
     groups = whole.add_subparsers(required=True, metavar="GROUP")
     local.add_commands(groups)
     demo.add_commands(groups)

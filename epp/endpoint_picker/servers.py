@@ -9,7 +9,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -35,6 +34,7 @@ from ext_proc.budget import BodyBudget
 from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered
 from inference_api.picker_health import PickerHealth
+from inference_api.release import release_version
 from lean_grpc import Server, self_signed_server
 
 #: Seconds between NOT_SERVING and GOAWAY, in which proxies and EndpointSlices stop using this picker.
@@ -94,7 +94,7 @@ class PickerServers:
         self.feed = EndpointFeed(epoch=f"{time.time_ns():x}")
         registry = CollectorRegistry()
         self.metrics.read_pool(settings.pool_name, figures)
-        self.metrics.read("info", lambda: 1.0, ("", version("headroom-operator")))
+        self.metrics.read("info", lambda: 1.0, ("", release_version()))
         self.metrics.read("held_body_bytes", lambda: self.budget.held_bytes)
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

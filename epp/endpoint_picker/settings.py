@@ -4,7 +4,6 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from cluster_client.listen import parse_addresses, pod_addresses
 from endpoint_picker.observability.logs import LEVELS
 from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from inference_api import names
+from inference_api.release import release_version
 
 _MIN_REFRESH_S: Final = 0.05
 
@@ -121,7 +121,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--version", action="version", version=version("headroom-operator"))
+    add("--version", action="version", version=release_version())
     add("--pool-name", default="", help="InferencePool to pick for")
     add("--pool-namespace", default=environment.get("NAMESPACE") or "default", help="default: env NAMESPACE")
     add(

@@ -7,8 +7,8 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from inference_api.release import release_version
 from inference_operator.core.kinds import Kind
 from inference_operator.core.settings import Settings
 from inference_operator.shell.api import Api
@@ -56,7 +56,7 @@ async def run(settings: Settings) -> int:
         return Watch(connection, kinds, settings.namespaces, controller)
 
     api = Api(connection)
-    process = Process(host=socket.gethostname(), version=version("headroom-operator"))
+    process = Process(host=socket.gethostname(), version=release_version())
     lease = OperatorLease(api, settings, process)
     controller = Controller(api, settings, start_watch, lease=lease)
     health = HealthServer(controller, settings.bind_addresses, settings.health_port)

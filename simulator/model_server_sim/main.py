@@ -14,13 +14,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from importlib.metadata import version
 
 import uvloop
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from typing_extensions import override
 
+from inference_api.release import release_version
 from model_server_sim.engine import Engine
 from model_server_sim.params import EngineParams
 from model_server_sim.presets import PRESETS
@@ -78,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m model_server_sim", description="A model server whose timing follows from its load."
     )
-    parser.add_argument("--version", action="version", version=version("headroom-operator"))
+    parser.add_argument("--version", action="version", version=release_version())
     default_host = os.environ.get("POD_IP") or "127.0.0.1"
     parser.add_argument("--host", default=default_host, help="address to bind (default: POD_IP or 127.0.0.1)")
     parser.add_argument(

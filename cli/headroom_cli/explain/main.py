@@ -4,11 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TypeAlias
 
 from headroom_cli.explain import picker_pages, tables
 from headroom_cli.explain.failure import ExplainError
+from inference_api.release import release_version
 
 Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -98,7 +98,7 @@ def plugin(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="kubectl headroom", description="Headroom's inference pools.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=version("headroom-operator"))
+    parser.add_argument("--version", action="version", version=release_version())
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     given = parser.parse_args(argv)
     try:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from endpoint_picker.decision import Decision
@@ -17,6 +16,7 @@ from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest, Timed
 from ext_proc.processor import Ending
+from inference_api.release import release_version
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -62,7 +62,7 @@ class Tracing:
         self._extract = propagator.extract
         self._inject = propagator.inject
         self._provider = provider
-        self._tracer = provider.get_tracer("headroom-epp", version("headroom-operator"))
+        self._tracer = provider.get_tracer("headroom-epp", release_version())
         self._epoch_ns = wall_ns() - int(clock() * 1e9)
 
     def begin(self, carrier: Mapping[str, str], now: float) -> "RequestTrace | None":

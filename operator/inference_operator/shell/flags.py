@@ -3,11 +3,11 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Final
 
 from cluster_client.durations import parse_duration
 from cluster_client.listen import has_shared_loopback, parse_addresses, pod_addresses
+from inference_api.release import release_version
 from inference_operator.core.settings import LONGEST_LEASE, SHORTEST_LEASE, Settings
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -43,7 +43,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         description="Runs the endpoint pickers of InferencePools.",
         allow_abbrev=False,
     )
-    release = version("headroom-operator")
+    release = release_version()
     add = parser.add_argument
     add("--manage", choices=("all", "annotated"), default="all", help="which pools to manage (default: all)")
     add("--namespaces", type=_names, default=(), metavar="A,B", help="namespaces to work in (default: all)")
