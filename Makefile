@@ -111,7 +111,7 @@ kubelet-tools: tools ## Install what a kubelet node needs (root, Debian) and bui
 	@$(BIN)/headroom local build --node=kubelet
 
 # The demo's check, one of the tests, does what tests/e2e/test_promises.py does.
-test-kubelet: kubelet-tools ## What only a real kubelet shows, and the end-to-end tests on one (root, half an hour)
+test-kubelet: kubelet-tools ## What only a real kubelet shows, and the end-to-end tests on one (root, 20 minutes)
 	@$(BIN)/pytest -m long -v $(ARGS) tests/long/test_kubelet.py
 	@HEADROOM_TEST_NODE=kubelet $(BIN)/pytest -v $(ARGS) tests/e2e/test_requests.py tests/e2e/test_config.py tests/e2e/test_connections.py
 

@@ -1,6 +1,6 @@
 """What only a real kubelet shows, and that a kubelet node leaves nothing behind.
 
-`make test-kubelet` needs root and takes half an hour; it runs the end-to-end tests on such a node, too.
+`make test-kubelet` needs root and takes about 20 minutes; it runs the end-to-end tests on such a node, too.
 ARGS='-k "left_behind"' chooses. The demo's check is one of these tests: it brings about every promise of the
 product, and the tests of tests/e2e that do the same are left out.
 """
