@@ -3,8 +3,32 @@
 Values only; must not read flags, clocks or the environment.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Final
+
+_COUNT: Final = (1, 2**31 - 1)
+_SECONDS: Final = (0.0, 3600.0)
+#: Least and greatest value of each field. Above these, an engine or a metrics page would not fit in memory or
+#: in 64 bits; below `iteration_s`'s, an iteration would not move a clock that shows days.
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "block_size": (1, 65_536),
+    "num_gpu_blocks": _COUNT,
+    "max_num_seqs": _COUNT,
+    "max_num_batched_tokens": _COUNT,
+    "max_model_len": (1, 10_000_000),
+    "max_loras": (0, 10_000),
+    "speculative_tokens": (0, 1_000),
+    "iteration_s": (1e-6, 3600.0),
+    "prefill_token_s": _SECONDS,
+    "attention_pair_s": _SECONDS,
+    "decode_sequence_s": _SECONDS,
+    "context_token_s": _SECONDS,
+    "lora_load_s": _SECONDS,
+    "draft_token_s": _SECONDS,
+    "kv_transfer_s": _SECONDS,
+    "kv_transfer_token_s": _SECONDS,
+    "speed": (0.001, 1_000.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +84,12 @@ class EngineParams:
 
     def __post_init__(self) -> None:
         """Check every range here, so that the engine does not have to."""
-        counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
-        for name in counts:
-            if getattr(self, name) < 1:
-                msg = f"{name} is {getattr(self, name)}, must be at least 1"
-                raise ValueError(msg)
-        not_negative = (
-            "iteration_s", "prefill_token_s", "attention_pair_s", "decode_sequence_s", "context_token_s",
-            "lora_load_s", "draft_token_s", "kv_transfer_s", "kv_transfer_token_s", "max_loras",
-            "speculative_tokens",
-        )  # fmt: skip
-        for name in not_negative:
-            if not 0 <= getattr(self, name) < math.inf:
-                msg = f"{name} is {getattr(self, name)}, must be a finite number of at least 0"
-                raise ValueError(msg)
-        for name in ("iteration_s", "speed"):
-            if not 0 < getattr(self, name) < math.inf:
-                msg = f"{name} is {getattr(self, name)}, must be a finite number above 0"
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:  # NaN is refused too
+                below = isinstance(value, int) and value < least
+                bounds = f"at least {least}" if below else f"from {least:g} to {most:g}"
+                msg = f"{name} is {str(value)[:40]}, must be {bounds}"
                 raise ValueError(msg)
         for name in ("jitter", "acceptance_rate"):
             if not 0 <= getattr(self, name) < 1:

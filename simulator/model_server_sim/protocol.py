@@ -268,6 +268,7 @@ def lora_name(body: bytes, *, load: bool) -> str:
     path = fields.get("lora_path")
     if not isinstance(name, str) or not name or len(name) > MAX_NAME:
         raise ApiError(400, f"lora_name must be a string of 1 to {MAX_NAME} characters", param="lora_name")
+    _utf8(name, "lora_name")
     if load and (not isinstance(path, str) or not path):
         raise ApiError(400, "lora_path must be a string", param="lora_path")
     return name

@@ -112,6 +112,10 @@ def simulate(given: argparse.Namespace) -> int:
             finish = work(given, pools, workload, runners, points, profiles)
         except ValueError as error:
             raise SimulateError(str(error)) from error
+        except MemoryError as error:
+            raise SimulateError(
+                "too little memory; shorten the workload, or its prompts and answers"
+            ) from error
         except WorkerDiedError as error:
             raise SimulateError(f"{error}; is there too little memory? --jobs 1 needs the least") from error
     finish()
@@ -251,6 +255,6 @@ def _seed(text: str) -> int:
 
 def _within(value: float, low: float, high: float) -> float:
     if not low <= value <= high:
-        message = f"{value:g} is not from {low:g} to {high:g}"
+        message = f"{str(value)[:40]} is not from {low:g} to {high:g}"
         raise argparse.ArgumentTypeError(message)
     return value

@@ -75,9 +75,10 @@ def print_comparison(labels: tuple[str, str], comparison: Comparison) -> None:
 
 
 def _console() -> Console:
-    console = Console()
+    # Names come from files and flags: "[/b]" in one is no markup.
+    console = Console(markup=False, emoji=False)
     # A pipe has no width: long rows are wanted whole there.
-    return console if console.is_terminal else Console(width=120, file=sys.stdout)
+    return console if console.is_terminal else Console(width=120, file=sys.stdout, markup=False, emoji=False)
 
 
 def _figures(measured: Measured) -> Table:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pool_simulation.figures import MORE_IS_BETTER, Interval
 from pool_simulation.study.profiles import OWN
+from pool_simulation.study.search import MOST_LOAD
 from pool_simulation.study.study import Comparison, Measured, Profile, Study
 
 #: Figures of the table: name, title, factor to the unit shown, unit.
@@ -91,6 +92,14 @@ def _thresholds(study: Study) -> list[str]:
     if highest is None or enough is None:
         return []
     now, then = enough.load, highest.load
+    if highest.point.scale >= MOST_LOAD:
+        count = enough.point.replicas
+        text = (
+            f"No threshold was found: {_count(count)} bear{'s' if count == 1 else ''} {MOST_LOAD:g} times "
+            f"this load within the goal, and more was not tried. There a replica has "
+            f"{shown(then['in_flight'])} requests in flight; at this load it has {shown(now['in_flight'])}."
+        )
+        return [text]
     bears = (
         f"{_count(enough.point.replicas)} bear{'s' if enough.point.replicas == 1 else ''} "
         f"{highest.point.scale:.2f} times this load within the goal"
@@ -143,6 +152,7 @@ def study_json(study: Study, *, has_slos: bool) -> dict[str, Any]:
             ],
         },
         "autoscaling": {
+            "load_scale_is_limit": bool(study.highest and study.highest.point.scale < MOST_LOAD),
             "load_scale": study.highest.point.scale if study.highest else None,
             "per_replica": _intervals(study.highest.load) if study.highest else None,
         },

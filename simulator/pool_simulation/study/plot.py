@@ -81,11 +81,19 @@ def plot_comparison(comparison: Comparison, labels: tuple[str, str], path: Path)
 def _bars(
     axes: Any, where: Sequence[object], values: Sequence[Interval], factor: float, **style: Any
 ) -> None:
+    if "label" in style:
+        style["label"] = _literal(style["label"])
     axes.errorbar(
-        where,
+        [_literal(each) if isinstance(each, str) else each for each in where],
         [each.mean * factor for each in values],
         yerr=[each.half * factor for each in values],
         capsize=3,
         **style,
     )
     axes.grid(alpha=0.3)
+
+
+def _literal(text: str) -> str:
+    """Return a label that shows the text: "$" would begin mathematics, a leading "_" hide it."""
+    shown = text.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

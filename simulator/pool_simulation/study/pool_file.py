@@ -160,7 +160,7 @@ def _replicas(document: _Document, annotations: Mapping[str, str]) -> int | None
     text = annotations.get(REPLICAS_ANNOTATION)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_REPLICAS):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_REPLICAS):
         path = f"metadata.annotations.{REPLICAS_ANNOTATION}"
         fault = ConfigError("metadata.annotations", f"{path} must be a number from 1 to {MAX_REPLICAS}")
         raise document.fault(fault)
@@ -174,8 +174,15 @@ def _deployed(documents: list[_Document], pool: InferencePool) -> int | None:
         spec = each.value.get("spec")
         if each.kind not in {"Deployment", "StatefulSet"} or not isinstance(spec, dict):
             continue
-        labels = spec.get("template", {}).get("metadata", {}).get("labels", {})
+        labels = _inside(spec, "template", "metadata", "labels")
         replicas = spec.get("replicas", 1)
-        if wanted and wanted.items() <= labels.items() and isinstance(replicas, int):
+        if wanted and wanted.items() <= labels.items() and type(replicas) is int:
             return min(max(replicas, 1), MAX_REPLICAS)
     return None
+
+
+def _inside(value: object, *keys: str) -> dict[str, Any]:
+    """Return the mapping at the end of a path of keys; an empty one where a part is no mapping or missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -1,6 +1,7 @@
 """One run of a study, in this process or another: from a point and a seed to its figures."""
 
 import math
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,8 +15,9 @@ from pool_simulation.simulation import Simulation
 from pool_simulation.workload import SimulatedRequest, Workload
 from pool_simulation.workloads.start import Prepared
 
-#: Virtual seconds between two looks at the servers' load.
+#: Longest part of the window with one look at the servers' load, virtual seconds; the fewest parts.
 _LOOK_S: Final = 1.0
+_FEWEST_LOOKS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,25 @@ def run(setup: Setup, point: Point, seed: int) -> Outcome:
     looks: list[tuple[float, float, float]] = []
 
     def look() -> None:
+        for server in simulation.servers:
+            server.settle(simulation.clock.now)
         servers = [server.engine for server in simulation.servers]
         waiting = sum(engine.waiting for engine in servers)
         running = sum(engine.running for engine in servers)
         looks.append((waiting, running, sum(engine.kv_cache_usage for engine in servers)))
 
-    for step in range(1 + int((until - since) / _LOOK_S)):
-        simulation.at(since + step * _LOOK_S, look)
+    parts = max(_FEWEST_LOOKS, math.ceil((until - since) / _LOOK_S))
+    # At a random moment of each part: looks in step with regular arrivals would see one phase only.
+    moments = random.Random(f"{seed}/looks").random  # noqa: S311
+    for part in range(parts):
+        simulation.at(since + (part + moments()) * (until - since) / parts, look)
     found = figures(simulation.run(), engines, since_s=since, until_s=until)
-    waiting, running, kv_cache = (math.fsum(each) / len(looks) for each in zip(*looks, strict=True))
+    if not found.requests:
+        msg = f"no request arrives from {since:g} s to {until:g} s; raise the rate or the duration"
+        raise ValueError(msg)
+    looks = looks or [(0.0, 0.0, 0.0)]
+    # A run ends with its last request: the servers are idle at the looks that are left then.
+    waiting, running, kv_cache = (math.fsum(each) / parts for each in zip(*looks, strict=True))
     load = Load(
         in_flight=(waiting + running) / point.replicas,
         waiting=waiting / point.replicas,

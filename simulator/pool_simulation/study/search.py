@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+#: Loads above this multiple of the workload are not tried.
+MOST_LOAD: Final = 4.0
 #: The load of `highest_load` is known to this ratio.
 LOAD_STEP: Final = 1.04
 
@@ -26,12 +28,16 @@ def smallest_count(suffices: Callable[[int], bool], *, start: int, most: int) ->
     return high
 
 
-def highest_load(bears: Callable[[float], bool], *, most: float = 4.0) -> float:
-    """Return the highest scale in [1, most] of the load that is borne, to LOAD_STEP. 1.0 counts as borne."""
+def highest_load(bears: Callable[[float], bool], *, most: float = MOST_LOAD) -> float:
+    """Return the highest scale in [1, most] of the load that is borne, to LOAD_STEP. 1.0 counts as borne.
+
+    Returns `most` itself only if that is borne: then the limit lies above it.
+    """
     low, high = 1.0, 1.25
-    while high < most and bears(high):
-        low, high = high, high * 1.25
-    high = min(high, most)
+    while bears(high):
+        if high == most:
+            return most
+        low, high = high, min(high * 1.25, most)
     while high / low > LOAD_STEP:
         middle = (low * high) ** 0.5
         if bears(middle):

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from pool_simulation.workloads.distributions import Distribution, Fixed, Floats, Part, Positive
+from pool_simulation.workloads.distributions import MAX_VALUE, Distribution, Fixed, Floats, Part
 
 _BLOCK: Final = 256
 
@@ -67,7 +67,7 @@ class Diurnal(_Open):
     """Poisson arrivals whose rate swings as a sine: lowest at the start, highest half a period later."""
 
     type: Literal["diurnal"]
-    period_s: Positive = 86_400.0
+    period_s: Annotated[float, Field(ge=0.001, le=MAX_VALUE)] = 86_400.0
     peak_to_trough: Annotated[float, Field(ge=1, le=1000)] = 4.0
     """Highest rate over lowest."""
 

@@ -16,7 +16,9 @@ Name = Annotated[
     str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
 Share = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
+#: Longest run, seconds.
+MAX_DURATION_S: Final = 30 * 86_400
+Seconds = Annotated[float, Field(gt=0, le=MAX_DURATION_S)]
 
 #: Streams and traces of one workload.
 MAX_STREAMS: Final = 64

@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pool_simulation.workload import Workload
 from pool_simulation.workloads import traces
 from pool_simulation.workloads.composite import Composite, Source
 from pool_simulation.workloads.generate import GeneratedStream, Labels
 from pool_simulation.workloads.segments import SegmentIds
-from pool_simulation.workloads.spec import Stream, Trace, WorkloadSpec
+from pool_simulation.workloads.spec import MAX_DURATION_S, Stream, Trace, WorkloadSpec
+
+#: Length of a trace whose requests all come at once, seconds.
+ONE_MOMENT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,18 @@ class Prepared:
 
 
 def prepare(spec: WorkloadSpec, folder: Path) -> Prepared:
-    """Read the workload's traces, whose relative paths start at `folder`. Raises traces.TraceError."""
+    """Read the workload's traces, whose relative paths start at `folder`. Raises traces.TraceError.
+
+    Without a `duration_s` the longest trace decides. Requests that all come at one moment have no rate: they
+    count as those of `ONE_MOMENT_S`.
+    """
     longest = 0.0
     for each in spec.traces:
-        longest = max(longest, traces.scan(each, folder / each.file).duration_s / each.speed)
-    return Prepared(spec, folder, spec.duration_s or longest)
+        path = folder / each.file
+        lasts = traces.scan(each, path).duration_s / each.speed
+        if lasts > MAX_DURATION_S and spec.duration_s is None:
+            days, most = lasts / 86_400, MAX_DURATION_S / 86_400
+            message = f"lasts {days:.0f} days, and a run at most {most:.0f}; give it a speed, or a duration_s"
+            raise traces.TraceError(path, [traces.Fault(0, message)])
+        longest = max(longest, lasts)
+    return Prepared(spec, folder, spec.duration_s or longest or ONE_MOMENT_S)

@@ -15,6 +15,7 @@ import heapq
 import io
 import itertools
 import json
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,15 +129,18 @@ def rows(trace: Trace, path: Path) -> Iterator[Row]:
 
 def _parsed(trace: Trace, path: Path, faults: list[Fault]) -> Iterator[Row]:
     try:
+        # A pipe would block the second reading, and a device such as /dev/zero has no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TraceError(path, [Fault(0, "is not a regular file; a trace is read several times")])
         with path.open(encoding="utf-8", newline="") as file:
             numbered = _lines(file)
             first = next(numbered, None)
             if first is None:
                 return
-            parse = _parser(trace, first[1])
-            if parse is None:
-                message = f"is neither an Azure trace (columns {', '.join(_COLUMNS)}) nor JSON lines"
-                raise TraceError(path, [Fault(first[0], message)])
+            try:
+                parse = _parser(trace, first[1])
+            except _BadRowError as error:
+                raise TraceError(path, [Fault(first[0], str(error))]) from None
             begin: Iterable[tuple[int, str]] = () if parse.skips_first else (first,)
             for line, text in itertools.chain(begin, numbered):
                 try:
@@ -146,9 +150,12 @@ def _parsed(trace: Trace, path: Path, faults: list[Fault]) -> Iterator[Row]:
                     if len(faults) >= MAX_FAULTS:
                         raise TraceError(path, faults) from None
     except UnicodeDecodeError as error:
-        raise TraceError(path, [*faults, Fault(0, "is not UTF-8 text")]) from error
+        message = "is not UTF-8 text; if it is compressed, decompress it first"
+        raise TraceError(path, [*faults, Fault(0, message)]) from error
     except OSError as error:
         raise TraceError(path, [Fault(0, f"cannot be read: {error.strerror}")]) from error
+    except ValueError as error:
+        raise TraceError(path, [Fault(0, f"cannot be read: {error}")]) from error
 
 
 def _lines(file: TextIO) -> Iterator[tuple[int, str]]:
@@ -169,7 +176,7 @@ class _Parser:
     skips_first: bool
 
 
-def _parser(trace: Trace, first: str) -> _Parser | None:
+def _parser(trace: Trace, first: str) -> _Parser:
     kind = trace.format
     if kind == "auto":
         kind = "mooncake" if first.lstrip("\ufeff").startswith("{") else "azure"
@@ -177,7 +184,8 @@ def _parser(trace: Trace, first: str) -> _Parser | None:
         return _Parser(lambda line, text: _mooncake(line, text, trace.block_tokens), skips_first=False)
     header = [name.strip() for name in _cells(first.lstrip("\ufeff"))]
     if any(column not in header for column in _COLUMNS):
-        return None
+        message = f"is neither an Azure trace (columns {', '.join(_COLUMNS)}) nor JSON lines"
+        raise _BadRowError(message)
     at = [header.index(column) for column in _COLUMNS]
     return _Parser(lambda line, text: _azure(line, text, at), skips_first=True)
 
@@ -225,7 +233,8 @@ def _mooncake(line: int, text: str, block_tokens: int) -> Row:
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _BadRowError(f"is not JSON: {getattr(error, 'msg', 'nested too deeply')}") from None
+        other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+        raise _BadRowError(f"is not JSON: {getattr(error, 'msg', other)}") from None
     if not isinstance(found, dict):
         raise _BadRowError("is no JSON object")
     at_ms = found.get("timestamp")

@@ -32,6 +32,11 @@ streams:
   arrivals: {type: poisson, rate: 4}
   slo: {ttft_ms: 200, tpot_ms: 30}
 """
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: random-picker}]
+"""
 #: Studies start processes, which may take minutes on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
@@ -179,6 +184,47 @@ def test_what_cannot_be_done_is_said_in_a_line(
     shown = refused(capsys, *arguments, "--workload", "w.yaml")
     assert says in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--seed", "--replicas", "--jobs", "--max-replicas"])
+def test_a_number_too_long_for_a_float_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "--pool", "p", "--workload", "w", option, "9" * 400])
+    assert ended.value.code == 2
+    assert f"argument {option}: 9999" in capsys.readouterr().err
+
+
+def test_names_are_shown_as_they_are_written(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "_a[bold]:smile:$x$\\[red].yaml"  # markup, an emoji and mathematics to rich and matplotlib
+    (files / name).write_text(POOL.replace("name: small", "name: 'pool[/b]'"))
+    (files / "config.yaml").write_text(CONFIG)
+    once = ["--workload", "w.yaml", "--seeds", "1", "--jobs", "1", "--max-replicas", "1"]
+    profile = ["--profile", "[/x]$y$=config.yaml", "--plot", "a.png"]
+    assert main(["simulate", "--pool", name, *once, *profile]) == 0
+    shown = capsys.readouterr().out
+    assert "Pool pool[/b]: 1 replicas" in shown
+    assert "[/x]$y$" in shown
+    assert main(["simulate", "--compare", name, "pool.yaml", *once, "--plot", "b.png"]) == 0
+    assert name in capsys.readouterr().out
+    assert (files / "b.png").stat().st_size > 1000
+
+
+def test_a_workload_without_requests_in_its_window_is_refused(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "w.yaml").write_text(WORKLOAD.replace("rate: 4", "rate: 0.000001"))
+    shown = refused(capsys, "--pool", "pool.yaml", "--workload", "w.yaml", "--jobs", "1")
+    assert shown == "headroom: no request arrives from 1 s to 5 s; raise the rate or the duration\n"
+
+
+def test_requests_of_one_moment_have_finite_figures(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = '{"timestamp": 7, "input_length": 100, "output_length": 5}\n'
+    (files / "t.jsonl").write_text(row * 3)
+    arguments = ["--pool", "pool.yaml", "--trace", "t.jsonl", "--jobs", "1", "--plot", "none"]
+    assert main(["simulate", *arguments, "--seeds", "2", "--max-replicas", "1", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pool"]["load"]["requests_per_s"]["mean"] == pytest.approx(3)
+    assert found["pool"]["figures"]["served_per_s"]["mean"] == pytest.approx(3)
 
 
 def test_a_file_may_come_by_standard_input_and_only_one(

@@ -89,6 +89,12 @@ def test_a_fault_is_named_by_line_and_path(text: str, line: int, says: str) -> N
     assert where == line
 
 
+@pytest.mark.parametrize("template", ["null", "[a]", "{metadata: null}", "{metadata: {labels: [a]}}"])
+def test_a_deployment_without_labels_is_not_the_pool_s(template: str) -> None:
+    text = POOL + f"---\nkind: Deployment\nspec: {{replicas: 7, template: {template}}}\n"
+    assert parse(text, Registry.installed()).replicas is None
+
+
 def test_faults_within_an_endpoint_picker_have_the_lines_of_the_file() -> None:
     picker = CONFIG.replace("---\n", "").replace("random-picker", "no-picker").replace("\n", "\n    ")
     text = POOL + "---\nkind: EndpointPicker\nmetadata: {name: p}\nspec:\n  config:\n    " + picker

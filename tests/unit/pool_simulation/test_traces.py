@@ -1,6 +1,7 @@
 """Replay of traces in Azure's and Mooncake's formats, and what is said of bad rows."""
 
 import json
+import os
 import runpy
 import tracemalloc
 from itertools import pairwise
@@ -131,6 +132,8 @@ def test_a_trace_far_out_of_order_is_refused(tmp_path: Path) -> None:
             ":1: 1 hash_ids do not fit 1200 tokens in blocks of 512 (3)",
             id="few",
         ),
+        pytest.param('"TIMESTAMP,a\n', ":1: is not CSV", id="quote-in-header"),
+        pytest.param(ROW.replace("1000", "1" * 5000), ":1: is not JSON: a number is too long", id="digits"),
         pytest.param("{" + "[" * 100_000 + "\n", ":1: is not JSON", id="nested"),
         pytest.param(
             '{"a": "' + "x" * (1 << 20) + '"}\n', ":1: is longer than 1048576 characters", id="long"
@@ -154,6 +157,23 @@ def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
         traces.scan(trace(path), path)
     with pytest.raises(traces.TraceError, match="cannot be read: No such file"):
         start.prepare(spec.load("traces:\n- {name: a, file: nowhere.csv}\n"), tmp_path)
+
+
+def test_a_trace_that_has_no_end_or_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "/dev/zero", "."):
+        with pytest.raises(traces.TraceError, match="is not a regular file"):
+            traces.scan(trace(tmp_path), tmp_path / name)
+    with pytest.raises(traces.TraceError, match="cannot be read: embedded null"):
+        traces.scan(trace(tmp_path), tmp_path / "a\0b")
+
+
+def test_a_trace_of_years_needs_a_speed_or_a_duration(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(AZURE + "2001-01-01 00:00:00,8,2\n2023-01-01 00:00:00,8,2\n")
+    listed = "traces:\n- {name: a, file: t.csv}\n"
+    with pytest.raises(traces.TraceError, match="lasts 8035 days, and a run at most 30; give it a speed"):
+        start.prepare(spec.load(listed), tmp_path)
+    assert start.prepare(spec.load("duration_s: 60\n" + listed), tmp_path).duration_s == 60
 
 
 def test_a_long_trace_is_not_held_in_memory(tmp_path: Path) -> None:

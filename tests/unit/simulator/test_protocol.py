@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from model_server_sim.protocol import ApiError, Generation, Limits, SseWriter, Usage, answer, parse
+from model_server_sim.protocol import ApiError, Generation, Limits, SseWriter, Usage, answer, lora_name, parse
 
 LIMITS = Limits(
     models=("base", "alias"),
@@ -138,3 +138,8 @@ def test_a_stream_says_what_the_plain_answer_says(chat: bool, usage: bool) -> No
     assert last.get("usage") == (plain["usage"] if usage else None)
     assert plain["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
     assert len(events) == made.output_tokens + chat + 1 + usage
+
+
+def test_an_adapter_s_name_must_be_text_that_a_metrics_page_can_hold() -> None:
+    with pytest.raises(ApiError, match="lone surrogate"):
+        lora_name(b'{"lora_name": "\\ud800", "lora_path": "x"}', load=True)
