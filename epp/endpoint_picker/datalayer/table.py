@@ -1,9 +1,11 @@
-"""The endpoint table: a row an endpoint, a numpy column a signal. It does no I/O and reads no clock.
+"""The endpoint table: a row an endpoint, a column a signal. It does no I/O and reads no clock.
 
-Columns have one writer each: the scrape columns belong to `ScrapeColumns`, the in-flight columns to the
-ledger, identity and readiness to `replace`, which also resets all columns of a row that loses its endpoint.
-In a load column NaN means *unknown* (never scraped, or too old). Arithmetic carries NaN along, so no reader
-mistakes an unknown server for an idle one.
+Columns that decisions read for all candidates are numpy arrays; the others are lists, which cost a quarter
+of the time where a request writes one row. Columns have one writer each: the scrape columns belong to
+`ScrapeColumns`, the in-flight columns to the ledger, the signs of life to `Progress`, identity and readiness
+to `replace`, which also resets all columns of a row that loses its endpoint. In a load column NaN means
+*unknown* (never scraped, or too old). Arithmetic carries NaN along, so no reader mistakes an unknown server
+for an idle one.
 """
 
 import math
@@ -137,9 +139,7 @@ class EndpointTable:
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
         self.unseen_work: Floats = np.zeros(size)
-        """`unseen` times `slowness`: written with either of them, so that no decision multiplies."""
-        # Lists from here on: each request writes one row of them, which takes a quarter of the time that a
-        # numpy column needs, and no decision reads them for all candidates.
+        """`unseen` times `slowness`, so that no decision multiplies; the writers of the two write it, too."""
         self.awaiting = [0] * size
         """Requests in flight whose first byte has not come."""
         # Signs of life, written by `Progress`; seconds of the caller's monotonic clock.

@@ -276,6 +276,22 @@ def test_slowness_is_the_time_for_a_request_compared_with_the_pool(
     assert 0.25 <= min(table.slowness) <= max(table.slowness) <= 4.0
 
 
+def test_requests_under_way_count_by_the_slowness_of_now() -> None:
+    stage = Stage()
+    table = stage.router.table
+    slow, quick, _ = table.ready_rows.tolist()
+    stage.send(3, subset=(table.hostports[slow],))
+    for _ in range(40):
+        for row, took in ((slow, 2.0), (quick, 0.5)):
+            decision = stage.send(subset=(table.hostports[row],))[0]
+            stage.now += took / 2
+            stage.answer(decision)
+            stage.now += took / 2
+            stage.end(decision)
+    assert table.slowness[slow] > 1.2
+    assert table.unseen_work[slow] == 3 * table.slowness[slow]
+
+
 def test_a_slower_endpoint_gets_fewer_of_a_burst_between_two_scrapes() -> None:
     stage = Stage("plugins: [{type: queue-scorer}]")
     table = stage.router.table
