@@ -11,9 +11,11 @@ import inspect
 import json
 import sys
 import textwrap
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, get_origin
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -159,6 +161,9 @@ def _rows(model: type[BaseModel], prefix: str) -> list[str]:
     for name, field in model.model_fields.items():
         default = _default(field.get_default(call_default_factory=True))
         meaning = " ".join(meanings.get(name, "").split())
+        if choices := _choices(field.annotation):
+            listed = ", ".join(f"`{each}`" for each in choices)
+            meaning += f" One of {listed}." if len(choices) > 1 else f" The only value is {listed}."
         rows.append(f"| `{prefix}{field.alias}` | {default} | {meaning} |")
         inner = _model_in(field.annotation)
         if inner is not None:
@@ -175,6 +180,17 @@ def _default(value: Any) -> str:
     if isinstance(value, tuple) and isinstance(value[0], BaseModel):
         value = [each.model_dump(by_alias=True, exclude_none=True) for each in value]
     return f"`{json.dumps(value)}`"
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Return the values of a Literal or an Enum, also of an optional one."""
+    if get_origin(annotation) is Literal:
+        return [str(each) for each in get_args(annotation)]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(each.value) for each in annotation]
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return [found for each in get_args(annotation) for found in _choices(each)]
+    return []
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

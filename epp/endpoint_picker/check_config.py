@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        sys.stderr.write(f"{file}: cannot be read: {error}\n")
+        sys.stderr.write(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}\n")
         return 2
     try:
         config = build(text, Registry.installed())

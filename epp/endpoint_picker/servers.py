@@ -103,7 +103,7 @@ class PickerServers:
         self._endpoint_health = endpoint_health
         self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
-        self.tracing = _tracing(settings)
+        self.tracing = tracing_of(settings)
         observer: Observer = self.metrics
         if settings.access_log:
             observer = AccessLog(observer, write_line, time.time)
@@ -211,7 +211,8 @@ class PickerServers:
         }
 
 
-def _tracing(settings: Settings) -> Tracing | None:
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Return the tracing that the flags ask for; None where they ask for none or its libraries fail."""
     if not settings.tracing_endpoint:
         return None
     wanted = TracingSettings(
@@ -220,4 +221,13 @@ def _tracing(settings: Settings) -> Tracing | None:
         service_name=settings.tracing_service_name,
         pool=f"{settings.pool_namespace}/{settings.pool_name}",
     )
-    return start_tracing(wanted, time.monotonic, time.time_ns)
+    try:
+        return start_tracing(wanted, time.monotonic, time.time_ns)
+    except ImportError as error:
+        # pip lets xds-protos overwrite opentelemetry-proto's files with older ones. Requests go on.
+        _log.error(
+            "no traces: the OpenTelemetry exporter cannot be loaded; where pip installed the picker: "
+            "pip install --force-reinstall --no-deps opentelemetry-proto",
+            extra={"error": str(error)},
+        )
+        return None

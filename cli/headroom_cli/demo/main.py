@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -45,7 +46,12 @@ SCENARIOS: tuple[scenarios.Scenario, ...] = (
 
 def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the group `demo`."""
-    demo = groups.add_parser("demo", help="the operator and a pool on a local cluster")
+    demo = groups.add_parser(
+        "demo",
+        help="the operator and a pool on a local cluster",
+        description="Start a local cluster with the operator and the quickstart's pool, send requests "
+        "through it and show which endpoint served each. Begin with `headroom demo up`.",
+    )
     commands = demo.add_subparsers(required=True, metavar="COMMAND")
     begin = commands.add_parser("up", help="start the demo, show it, leave it up")
     begin.add_argument(
@@ -95,6 +101,7 @@ The demo stays up. Talk to it:
        -d '{{"model": "qwen", "prompt": "Hello", "max_tokens": 16}}'
   export KUBECONFIG={stage.cluster.kubeconfig.absolute()}
   {_kubectl_command()} get inferencepools,endpointpickers,pods
+  {_headroom_command()} explain vllm-qwen
 
 The address is that of the proxy's pod; it changes when the proxy is rolled.
 
@@ -108,6 +115,12 @@ def _kubectl_command() -> str:
     found = find_kubectl()
     own = found is not None and found.parent == Path(sys.executable).parent
     return os.path.relpath(str(found)) if own else "kubectl"
+
+
+def _headroom_command() -> str:
+    """Return the command `headroom`: its path where the virtual environment is not on the search path."""
+    own = Path(sys.executable).parent / "headroom"
+    return os.path.relpath(str(own)) if own.exists() and shutil.which("headroom") != str(own) else "headroom"
 
 
 def _end_command(directory: Path) -> str:

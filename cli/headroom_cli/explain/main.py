@@ -1,6 +1,7 @@
 """`headroom explain POOL [REQUEST_ID]`, and the same as `kubectl headroom explain`."""
 
 import argparse
+import ipaddress
 import json
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ def _ask(given: argparse.Namespace) -> list[picker_pages.Answer]:
         if given.limit is not None and not 0 < given.limit <= 500:
             raise ExplainError("--limit is a number from 1 to 500")
         query |= {"limit": str(given.limit)} if given.limit is not None else {}
+        if given.endpoint and not _is_endpoint(given.endpoint):
+            raise ExplainError(f"--endpoint {given.endpoint}: write IP:PORT, as the list shows it")
         query |= {"endpoint": given.endpoint} if given.endpoint else {}
         query |= {"refused": "true"} if given.refused else {}
     if given.address:
@@ -91,6 +94,15 @@ def _ask(given: argparse.Namespace) -> list[picker_pages.Answer]:
         if (value := getattr(given, name))
     ]
     return picker_pages.of_pool(picker_pages.Kubectl(flags), given.pool, query)
+
+
+def _is_endpoint(text: str) -> bool:
+    address, _, port = text.rpartition(":")
+    try:
+        ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return port.isascii() and port.isdigit()
 
 
 def plugin(argv: Sequence[str] | None = None) -> int:

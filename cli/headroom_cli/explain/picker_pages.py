@@ -4,6 +4,7 @@ import http.client
 import ipaddress
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ _KUBECTL_TIMEOUT_S: Final = 60.0
 #: Longest page that is read, bytes.
 _MAX_PAGE: Final = 64 << 20
 _METRICS_PORT_NAME: Final = "http-metrics"
+#: klog's prefix, "E1201 06:03:33.177359".
+_CLIENT_LOG: Final = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _POOLS: Final = "inferencepools.inference.networking.k8s.io"
 
 
@@ -76,8 +79,14 @@ class Kubectl:
             )
         except subprocess.TimeoutExpired:
             raise ExplainError("kubectl did not answer in time; does the cluster answer?") from None
-        complaint = " ".join(done.stderr.split())
+        complaint = " ".join(_without_client_log(done.stderr).split())
         return done.returncode, done.stdout, complaint.removeprefix("error: ") or "kubectl failed"
+
+
+def _without_client_log(text: str) -> str:
+    """Return kubectl's complaint without the lines of its client library, which repeat it at each attempt."""
+    lines = [line for line in text.splitlines() if not _CLIENT_LOG.match(line)]
+    return "\n".join(lines) if any(map(str.strip, lines)) else text
 
 
 def of_address(address: str, query: dict[str, str]) -> list[Answer]:
@@ -140,7 +149,9 @@ def _fetched(url: str, query: dict[str, str], picker: str) -> Object:
     except urllib.error.HTTPError as error:
         raise ExplainError(f"{picker} answers {error.code}; is it Headroom's picker?") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ExplainError(f"{picker} does not answer on its metrics port: {error}") from None
+        reason = getattr(error, "reason", error)
+        said = getattr(reason, "strerror", None) or reason
+        raise ExplainError(f"{picker} does not answer on its metrics port: {said}") from None
 
 
 def _page(text: str, picker: str) -> Object:

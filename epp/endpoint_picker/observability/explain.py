@@ -7,7 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from endpoint_picker.datalayer.table import Rows
-from endpoint_picker.observability.decisions import NAME_LIMIT, WATCHED_S, Decisions, Kept, Run
+from endpoint_picker.observability.decisions import (
+    KEPT,
+    KEPT_WATCHED,
+    NAME_LIMIT,
+    WATCHED_S,
+    Decisions,
+    Kept,
+    Run,
+)
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.scheduling.profile import Profile
 
@@ -62,7 +70,8 @@ def _page(decisions: Decisions, found: list[dict[str, Any]], note: str) -> dict[
 def _not_kept(decisions: Decisions, request_id: str) -> str:
     return (
         f"no decision on request {request_id[:NAME_LIMIT]} is kept: the picker keeps its newest "
-        f"{decisions.capacity} decisions, and more for {WATCHED_S / 60:g} minutes after a read of this page"
+        f"{KEPT} decisions, and up to {KEPT_WATCHED} for {WATCHED_S / 60:g} minutes after a read of this "
+        f"page; at present {decisions.capacity}"
     )
 
 

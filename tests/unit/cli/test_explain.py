@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,8 @@ def test_what_cannot_be_shown_is_one_line(
     [
         (["--address", "nowhere"], "write HOST:PORT"),
         (["--address", f"{HOST}:1"], "does not answer on its metrics port"),
+        (["--address", f"{HOST}:1"], "metrics port: Connection refused"),
+        (["pool", "--endpoint", "server-1"], "--endpoint server-1: write IP:PORT"),
         ([], "name the InferencePool, or a picker by --address HOST:PORT"),
         (["pool", "--kubeconfig", "/nonexistent"], "/nonexistent"),
     ],
@@ -102,6 +105,23 @@ def test_without_a_picker_the_line_says_what_to_do(
     assert told.startswith("kubectl headroom: ")
     assert sentence in told
     assert len(told.splitlines()) == 1
+
+
+def test_what_kubectl_repeats_for_each_attempt_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(
+        "#!/bin/sh\n"
+        "for i in 1 2 3; do echo 'E1201 06:03:33.177359    5672 memcache.go:265] Unhandled' >&2; done\n"
+        "echo 'The connection to the server localhost:8080 was refused' >&2; exit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert explain.plugin(["explain", "pool"]) == 1
+    said = capsys.readouterr().err
+    assert said == "kubectl headroom: The connection to the server localhost:8080 was refused\n"
 
 
 def test_columns_are_aligned() -> None:
