@@ -6,6 +6,8 @@ The only module that reads the environment or touches signals.
 import argparse
 import asyncio
 import contextlib
+import importlib
+import ipaddress
 import logging
 import math
 import os
@@ -31,10 +33,15 @@ RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 #: Exit code of an injected crash: that of a process killed by SIGKILL in a container.
 CRASH_CODE = 137
 MAX_ENGINES = 64
+MAX_PORT = 65535
 #: Limit on streams after the listeners are closed, seconds. In a pod the grace period usually ends sooner.
 FINISH_LIMIT_S = 600.0
 
 _log = logging.getLogger("model_server_sim")
+
+
+class _CannotPublishError(Exception):
+    """A port of the KV-cache events cannot be bound."""
 
 
 class PeerFaultFilter(logging.Filter):
@@ -137,9 +144,32 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("as in vLLM, engines behind one port serve no adapters: use one --port for each engine")
     if arguments.mean_output_tokens < 1:
         parser.error("--mean-output-tokens must be at least 1")
+    _check_events(parser, arguments)
     if not -(2**63) <= arguments.seed < 2**63:
         parser.error("--seed must fit in 64 bits")
     return arguments
+
+
+def _check_events(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    ports = [port for port in (arguments.kv_events_port, arguments.kv_events_replay_port) if port]
+    if not ports:
+        return
+    if not arguments.kv_events_port:
+        parser.error("--kv-events-replay-port needs --kv-events-port")
+    try:
+        ipaddress.ip_address(arguments.host)
+    except ValueError:
+        parser.error(f"KV-cache events need an IP address as --host, not {arguments.host!r}")
+    engines = len(arguments.port) * arguments.data_parallel_size
+    if max(ports) + engines - 1 > MAX_PORT:
+        parser.error(
+            f"each of the {engines} engines adds 1 to the ports of KV-cache events: {max(ports)} is too high"
+        )
+    try:
+        importlib.import_module("model_server_sim.kv_publisher")
+    except ModuleNotFoundError as missing:
+        advice = "pip install 'headroom-operator[simulator]'"
+        parser.error(f"--kv-events-port needs {missing.name}: {advice}")
 
 
 def _settings(arguments: argparse.Namespace, index: int) -> ServerSettings:
@@ -183,19 +213,19 @@ def _publisher(
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[Engine, int], Publisher]:
     """Return a maker of publishers on the ports of the flags plus the rank, as vLLM counts them."""
-    from model_server_sim.kv_publisher import KvPublisher  # ZMQ is loaded only when it is used
+    import zmq  # loaded only when it is used
+
+    from model_server_sim.kv_publisher import KvPublisher
 
     def make(engine: Engine, rank: int) -> Publisher:
         replay = arguments.kv_events_replay_port
         topic = f"kv@{os.environ.get('POD_NAME') or settings.address}@{settings.models[0]}"
-        publisher = KvPublisher(
-            engine,
-            arguments.host,
-            arguments.kv_events_port + rank,
-            replay and replay + rank,
-            topic,
-            rank,
-        )
+        port, replay_port = arguments.kv_events_port + rank, replay and replay + rank
+        try:
+            publisher = KvPublisher(engine, arguments.host, port, replay_port, topic, rank)
+        except zmq.ZMQError as error:
+            ports = f"{port} and {replay_port}" if replay_port else f"{port}"
+            raise _CannotPublishError(f"port {ports} of {arguments.host}: {error.strerror}") from error
         stack.callback(publisher.close)
         stack.callback(tasks.create_task(publisher.serve_replays()).cancel)
         return publisher
@@ -204,11 +234,14 @@ def _publisher(
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. ExceptionGroup of OSError when a port cannot be bound."""
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once.
+
+    ExceptionGroup of OSError or of _CannotPublishError when a port cannot be bound.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _end, number, stop)
     readiness = Readiness()
     runners = []
     # A failed driver ends the process: otherwise requests would wait for an engine that is never stepped.
@@ -241,8 +274,19 @@ async def serve(arguments: argparse.Namespace) -> None:
     _log.info("all streams finished")
 
 
+def _end(number: int, stop: asyncio.Event) -> None:
+    """Begin to drain at the first signal; at the second, exit with a killed process's code, 128 + number."""
+    if stop.is_set():
+        _log.warning("a second signal: ends without finishing its streams")
+        os._exit(128 + number)
+    stop.set()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server; return the exit code: 0 after a drain, 1 when a port cannot be bound."""
+    """Run the server; return the exit code.
+
+    0 after a drain, 1 when a port cannot be bound, 2 when it is one of the KV-cache events.
+    """
     arguments = _arguments(argv)
     logging.basicConfig(
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
@@ -254,4 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except* OSError as errors:
         _log.error("cannot serve on %s: %s", arguments.host, errors.exceptions[0])
         code = 1
+    except* _CannotPublishError as errors:
+        _log.error("cannot publish KV-cache events: %s", errors.exceptions[0])
+        code = 2
     return code

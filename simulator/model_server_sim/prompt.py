@@ -6,6 +6,7 @@ words of the output.
 """
 
 import hashlib
+import struct
 from collections.abc import Iterator, Sequence
 
 BYTES_PER_TOKEN = 4
@@ -21,20 +22,25 @@ _TOKENS = tuple(f"{word} " for word in _WORDS)
 def encode_ids(ids: Sequence[int]) -> bytes:
     """Return token ids as bytes, one token each. Raises ValueError when one is outside [0, 2**32)."""
     try:
-        return b"".join(number.to_bytes(BYTES_PER_TOKEN, "little") for number in ids)
-    except OverflowError as error:
+        return struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
         raise ValueError("token ids must lie in [0, 4294967295]") from error
 
 
 def decode_ids(material: bytes) -> list[int]:
     """Return a prompt's token ids; `encode_ids` of them gives it back, padded with zeros to whole tokens."""
-    width = BYTES_PER_TOKEN
-    return [int.from_bytes(material[i : i + width], "little") for i in range(0, len(material), width)]
+    tokens = -(-len(material) // BYTES_PER_TOKEN)
+    return list(struct.unpack(f"<{tokens}I", material.ljust(tokens * BYTES_PER_TOKEN, b"\0")))
 
 
 def count_tokens(material: bytes) -> int:
     """Return the number of tokens in a prompt, at least 1, as for a model's begin-of-sequence token."""
-    return max(1, -(-len(material) // BYTES_PER_TOKEN))
+    return tokens_in(len(material))
+
+
+def tokens_in(size: int) -> int:
+    """Return the number of tokens in a prompt of `size` bytes, at least 1."""
+    return max(1, -(-size // BYTES_PER_TOKEN))
 
 
 def block_hashes(material: bytes, block_size: int, salt: str) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ Errors are raised as ApiError and shaped as vLLM shapes them. Unknown fields are
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from model_server_sim import prompt
 
@@ -14,6 +15,10 @@ from model_server_sim import prompt
 DEFAULT_COMPLETION_TOKENS = 16
 #: Tokens that one image counts, whatever its size in bytes.
 IMAGE_TOKENS = 576
+IMAGE_BYTES = IMAGE_TOKENS * prompt.BYTES_PER_TOKEN
+
+#: A part of a prompt: its bytes, or an image's JSON object, which stands for IMAGE_BYTES.
+_Piece: TypeAlias = bytes | dict[str, object]
 
 #: Longest name of an adapter, characters.
 MAX_NAME = 256
@@ -84,16 +89,11 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
     if fields.get("n", 1) != 1:
         raise ApiError(400, "n must be 1: the simulator gives one choice", param="n")
     adapter = model if model in limits.adapters else None
-    material = _chat_material(fields) if chat else _prompt_material(fields)
-    prompt_tokens = prompt.count_tokens(material)
     max_tokens = _max_tokens(fields, chat=chat)
+    pieces = _chat_pieces(fields) if chat else _prompt_pieces(fields)
+    material = _fitting(pieces, limits, max_tokens or 1, "messages" if chat else "prompt")
+    prompt_tokens = prompt.count_tokens(material)
     room = limits.max_model_len - prompt_tokens
-    if room < (max_tokens or 1):
-        message = (
-            f"This model's maximum context length is {limits.max_model_len} tokens. However, the prompt has "
-            f"{prompt_tokens} tokens and {max_tokens or 1} more are asked for. Shorten one of them."
-        )
-        raise ApiError(400, message, param="messages" if chat else "prompt")
     digest = prompt.digest_of(material, limits.seed)
     natural = prompt.natural_length(digest, limits.mean_output_tokens)
     longest = min(room, max_tokens or room)
@@ -183,34 +183,38 @@ def _max_tokens(fields: dict[str, object], *, chat: bool) -> int | None:
     return None if chat else DEFAULT_COMPLETION_TOKENS
 
 
-def _prompt_material(fields: dict[str, object]) -> bytes:
+def _prompt_pieces(fields: dict[str, object]) -> Iterator[_Piece]:
+    """Yield a prompt's one piece."""
     value = fields.get("prompt")
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
         value = value[0]
     if isinstance(value, str):
-        return _utf8(value, "prompt")
-    if isinstance(value, list) and value and all(type(number) is int for number in value):
-        try:
-            return prompt.encode_ids(value)
-        except ValueError as error:
-            raise ApiError(400, f"prompt: {error}", param="prompt") from None
-    raise ApiError(400, "prompt must be one string or one list of token ids", param="prompt")
+        yield _utf8(value, "prompt")
+    elif isinstance(value, list) and value and all(type(number) is int for number in value):
+        yield _encoded(value, "prompt")
+    else:
+        raise ApiError(400, "prompt must be one string or one list of token ids", param="prompt")
 
 
-def _chat_material(fields: dict[str, object]) -> bytes:
+def _encoded(ids: list[int], param: str) -> bytes:
+    try:
+        return prompt.encode_ids(ids)
+    except ValueError as error:
+        raise ApiError(400, f"{param}: {error}", param=param) from None
+
+
+def _chat_pieces(fields: dict[str, object]) -> Iterator[_Piece]:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ApiError(400, "messages must be a list of at least one message", param="messages")
-    parts: list[bytes] = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ApiError(400, "each message must be an object with a role", param="messages")
-        parts.append(_utf8(f"<|{message['role']}|>", "messages"))
-        parts.extend(_content(message.get("content")))
-    return b"".join(parts)
+        yield _utf8(f"<|{message['role']}|>", "messages")
+        yield from _content(message.get("content"))
 
 
-def _content(content: object) -> Iterator[bytes]:
+def _content(content: object) -> Iterator[_Piece]:
     if isinstance(content, str):
         yield _utf8(content, "messages")
         return
@@ -220,11 +224,44 @@ def _content(content: object) -> Iterator[bytes]:
         raise ApiError(400, "content must be a string or a list of parts", param="messages")
     for part in content:
         text = part.get("text")
-        if isinstance(text, str):
-            yield _utf8(text, "messages")
-        else:  # an image, say: IMAGE_TOKENS tokens made from its digest
-            width = IMAGE_TOKENS * prompt.BYTES_PER_TOKEN
-            yield hashlib.shake_128(json.dumps(part, sort_keys=True).encode()).digest(width)
+        yield _utf8(text, "messages") if isinstance(text, str) else part
+
+
+def _size(piece: _Piece) -> int:
+    return len(piece) if isinstance(piece, bytes) else IMAGE_BYTES
+
+
+def _fitting(pieces: Iterable[_Piece], limits: Limits, wanted: int, param: str) -> bytes:
+    """Return a prompt's bytes. Raises ApiError 400 when the model has no room for it and `wanted` tokens.
+
+    Nothing is made before all is known to fit: an image of a few bytes of JSON becomes thousands.
+    """
+    fitting: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        fitting.append(piece)
+        size += _size(piece)
+        tokens = prompt.tokens_in(size)
+        if limits.max_model_len - tokens < wanted:
+            message = (
+                f"This model's maximum context length is {limits.max_model_len} tokens. However, the prompt "
+                f"has at least {tokens} tokens and {wanted} more are asked for. Shorten one of them."
+            )
+            raise ApiError(400, message, param=param)
+    return _material(fitting)
+
+
+def _material(pieces: Iterable[_Piece]) -> bytes:
+    return b"".join(piece if isinstance(piece, bytes) else _image(piece) for piece in pieces)
+
+
+def _image(part: dict[str, object]) -> bytes:
+    """Return an image's tokens, made from the digest of its JSON."""
+    try:
+        canonical = json.dumps(part, sort_keys=True).encode()
+    except RecursionError:
+        raise ApiError(400, "a part of content is nested too deeply", param="messages") from None
+    return hashlib.shake_128(canonical).digest(IMAGE_BYTES)
 
 
 def _utf8(text: str, param: str) -> bytes:
@@ -235,12 +272,17 @@ def _utf8(text: str, param: str) -> bytes:
 
 
 def tokenized(body: bytes, limits: Limits) -> bytes:
-    """Return the answer of /tokenize to a prompt or messages. Raises ApiError 400 or 404."""
+    """Return the answer of /tokenize to a prompt or messages. Raises ApiError 400 or 404.
+
+    vLLM lists the tokens of a prompt of any length. Here the answer to a prompt beyond `max_model_len`, which
+    cannot be served, has its count and no tokens: images of a few bytes would become gigabytes.
+    """
     fields = _object(body)
     _model(fields, limits)
-    material = _chat_material(fields) if "messages" in fields else _prompt_material(fields)
-    ids = prompt.decode_ids(material)
-    answered: dict[str, object] = {"count": len(ids), "max_model_len": limits.max_model_len, "tokens": ids}
+    pieces = list(_chat_pieces(fields) if "messages" in fields else _prompt_pieces(fields))
+    count = -(-sum(map(_size, pieces)) // prompt.BYTES_PER_TOKEN)
+    ids = prompt.decode_ids(_material(pieces)) if count <= limits.max_model_len else []
+    answered: dict[str, object] = {"count": count, "max_model_len": limits.max_model_len, "tokens": ids}
     answered["token_strs"] = None
     if _flag(fields, "return_token_strs"):
         answered["token_strs"] = [prompt.encode_ids([number]).decode(errors="replace") for number in ids]
@@ -254,10 +296,7 @@ def detokenized(body: bytes, limits: Limits) -> bytes:
     ids = fields.get("tokens")
     if not isinstance(ids, list) or not all(type(number) is int for number in ids):
         raise ApiError(400, "tokens must be a list of token ids", param="tokens")
-    try:
-        material = prompt.encode_ids(ids)
-    except ValueError as error:
-        raise ApiError(400, f"tokens: {error}", param="tokens") from None
+    material = _encoded(ids, "tokens")
     return _dumps({"prompt": material.rstrip(b"\0").decode(errors="replace")})
 
 

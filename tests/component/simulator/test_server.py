@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
+import sys
 
 import aiohttp
 import pytest
 
 from inference_client import Ask, InferenceClient, LoadRun
+from model_server_sim.main import main
 from simulator_process import Start, new_host, spawn
 
 FAST = ("--time-scale", "20")
@@ -93,6 +96,15 @@ async def test_sigterm_turns_unready_serves_on_and_finishes_streams(start: Start
     assert late.headers["connection"] == "close"
     assert result.usage["completion_tokens"] == 400
     assert await simulator.exit_code() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_it_at_once(start: Start, number: signal.Signals) -> None:
+    simulator = await start("--drain-seconds", "600")
+    simulator.process.send_signal(number)
+    await simulator.until_health(503)
+    simulator.process.send_signal(number)
+    assert await simulator.exit_code() == 128 + number
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -194,6 +206,9 @@ async def test_models_and_adapters_are_listed_and_served(start: Start) -> None:
         (("--data-parallel-size", "2", "--lora", "a"), 2, "as in vLLM, engines behind one port"),
         (("--preset", "none"), 2, "argument --preset: invalid choice: 'none'"),
         (("--host", "192.0.2.1"), 1, "cannot serve on 192.0.2.1"),
+        (("--kv-events-port", "5557", "--host", "localhost"), 2, "need an IP address as --host"),
+        (("--kv-events-port", "65535", "--port", "8000,8001"), 2, "65535 is too high"),
+        (("--kv-events-replay-port", "6557"), 2, "needs --kv-events-port"),
     ],
 )
 async def test_a_start_that_cannot_succeed_says_why(flags: tuple[str, ...], code: int, words: str) -> None:
@@ -203,3 +218,26 @@ async def test_a_start_that_cannot_succeed_says_why(flags: tuple[str, ...], code
     assert simulator.process.returncode == code
     assert words in stderr.decode()
     assert "Traceback" not in stderr.decode()
+
+
+@pytest.mark.parametrize("taken", [5557, 6557])
+async def test_a_taken_port_of_the_events_is_named(taken: int) -> None:
+    host = new_host()
+    with socket.create_server((host, taken)):
+        simulator = await spawn("--kv-events-port", "5557", "--kv-events-replay-port", "6557", host=host)
+        async with asyncio.timeout(30):
+            _, stderr = await simulator.process.communicate()
+    assert simulator.process.returncode == 2
+    assert "cannot publish KV-cache events: port 5557 and 6557" in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+
+
+def test_events_without_pyzmq_name_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    monkeypatch.delitem(sys.modules, "model_server_sim.kv_publisher", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["--host", "127.0.0.1", "--kv-events-port", "5557"])
+    assert ended.value.code == 2
+    assert "needs zmq: pip install 'headroom-operator[simulator]'" in capsys.readouterr().err

@@ -1,12 +1,13 @@
 """KV-cache events: a mirror that follows them knows exactly what the prefix cache holds."""
 
 import random
+from itertools import pairwise
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server_sim import kv_events
+from model_server_sim import kv_events, kv_publisher
 from model_server_sim.blocks import Change, Cleared, Removed, Stored
 from model_server_sim.engine import Engine, Request
 from model_server_sim.params import EngineParams
@@ -82,3 +83,38 @@ def test_the_payload_is_vllm_s() -> None:
         2,
     ]
     assert kv_events.sequence_number(258) == b"\0\0\0\0\0\0\x01\x02"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 600)), max_size=12),
+    st.sampled_from([1, 16, 128]),
+)
+def test_long_messages_are_cut_and_say_the_same(runs: list[tuple[int, int]], block_size: int) -> None:
+    changes: list[Change] = []
+    said: list[tuple[str, int]] = []
+    for number, (blocks, removed) in enumerate(runs):
+        top = 2**32 - 1
+        hashes = tuple(2**63 + 1000 * number + block for block in range(blocks + 1))
+        request = Request(
+            request_id="a",
+            prompt_tokens=1,
+            output_tokens=1,
+            block_hashes=hashes,
+            adapter="🚲" * 256,
+            token_ids=(top,) * (blocks + 1) * block_size,
+        )
+        changes.append(Stored(request, 1, blocks)) if blocks else changes.append(Cleared())
+        changes += [Removed(2**63 + each) for each in range(removed)]
+        said += [("BlockStored", name) for name in hashes[1:]] if blocks else [("AllBlocksCleared", 0)]
+        said += [("BlockRemoved", 2**63 + each) for each in range(removed)]
+    heard: list[tuple[str, int]] = []
+    before = {name: parent for parent, name in pairwise(each[1] for each in said if each[0] == "BlockStored")}
+    for portion in kv_publisher.portions(changes, block_size):
+        payload = kv_events.batch(portion, 1.5, 2, block_size)
+        assert len(payload) <= kv_publisher.MESSAGE_BYTES
+        for kind, *rest in msgspec.msgpack.decode(payload)[1]:
+            heard += [(kind, name) for name in rest[0]] if rest else [(kind, 0)]
+            if kind == "BlockStored":
+                assert len(rest[2]) == len(rest[0]) * block_size
+                assert rest[1] == rest[0][0] - 1 or before[rest[0][0]] == rest[1]
+    assert heard == said

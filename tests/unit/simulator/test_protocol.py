@@ -1,11 +1,22 @@
 """Request bodies checked, answers formatted."""
 
+import hashlib
 import json
 from itertools import pairwise
 
 import pytest
 
-from model_server_sim.protocol import ApiError, Generation, Limits, SseWriter, Usage, answer, lora_name, parse
+from model_server_sim.protocol import (
+    ApiError,
+    Generation,
+    Limits,
+    SseWriter,
+    Usage,
+    answer,
+    lora_name,
+    parse,
+    tokenized,
+)
 
 LIMITS = Limits(
     models=("base", "alias"),
@@ -101,6 +112,43 @@ def test_an_image_counts_its_tokens_not_its_bytes() -> None:
     content = [{"type": "text", "text": "what?"}, image]
     body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
     assert 576 < parse(body, limits, chat=True).prompt_tokens < 590
+
+
+def images(number: int) -> list[dict[str, object]]:
+    return [{"role": "user", "content": [{"a": index} for index in range(number)]}]
+
+
+def test_images_beyond_the_model_s_length_are_refused_before_any_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(_: bytes) -> None:
+        pytest.fail("an image was made")
+
+    monkeypatch.setattr(hashlib, "shake_128", make)
+    with pytest.raises(ApiError, match="maximum context length is 100") as caught:
+        parsed(chat=True, messages=images(20_000))
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+def test_tokenize_counts_what_cannot_be_served_without_making_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: bytes) -> None:
+        pytest.fail("an image was made")
+
+    monkeypatch.setattr(hashlib, "shake_128", make)
+    for fields, count in (
+        ({"messages": images(20_000)}, 20_000 * 576 + 2),
+        ({"prompt": "x" * 404}, 101),
+        ({"prompt": [7] * 101}, 101),
+    ):
+        found = json.loads(tokenized(json.dumps(fields).encode(), LIMITS))
+        assert (found["count"], found["tokens"], found["max_model_len"]) == (count, [], 100)
+
+
+def test_tokenize_lists_the_tokens_of_what_can_be_served() -> None:
+    body = json.dumps({"prompt": "abcdefghi", "return_token_strs": True}).encode()
+    found = json.loads(tokenized(body, LIMITS))
+    assert found["tokens"] == [int.from_bytes(part, "little") for part in (b"abcd", b"efgh", b"i")]
+    assert found["token_strs"] == ["abcd", "efgh", "i\0\0\0"]
 
 
 def events_of(made: Generation, cuts: list[int]) -> list[dict[str, object] | str]:
