@@ -7,7 +7,8 @@ Mooncake (https://github.com/kvcache-ai/Mooncake, FAST25-release): one JSON obje
 (ms), `input_length`, `output_length`, `hash_ids`: one id for each 512 tokens of the prompt, the last block
 perhaps shorter. Equal leading ids are equal prefixes.
 
-A trace is read twice, line by line, and never held in memory: `scan` finds its faults, `rows` replays it.
+A trace is read line by line and never held in memory: once by `scan`, which finds its faults, and once by
+each run that replays its `rows`.
 """
 
 import csv
