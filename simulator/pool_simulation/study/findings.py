@@ -7,7 +7,7 @@ from typing import Any, Final
 from pool_simulation.figures import MORE_IS_BETTER, Interval
 from pool_simulation.study.profiles import OWN
 from pool_simulation.study.search import MOST_LOAD
-from pool_simulation.study.study import Comparison, Measured, Profile, Study
+from pool_simulation.study.study import Comparison, Measured, Profile, Study, meets
 
 #: Figures of the table: name, title, factor to the unit shown, unit.
 SHOWN: Final = (
@@ -42,7 +42,7 @@ def shown(value: Interval, factor: float = 1.0, unit: str = "", *, signed: bool 
 
 def sentences(study: Study, *, has_slos: bool) -> list[str]:
     """Return what the study found, a sentence for each question."""
-    return [_replicas(study, has_slos), _profile(study), *_thresholds(study)]
+    return [_replicas(study, has_slos), _profile(study), *_fewer(study), *_thresholds(study)]
 
 
 def _replicas(study: Study, has_slos: bool) -> str:
@@ -74,6 +74,16 @@ def _profile(study: Study) -> str:
         f"{shown(best.goodput_gain, 100, signed=True)} points of requests within SLOs and a mean TTFT "
         f"shorter by {shown(best.ttft_gain_s, 1000, 'ms')}, compared with the pool's own."
     )
+
+
+def _fewer(study: Study) -> list[str]:
+    """Say that a profile saves a replica, where it does."""
+    fewer = study.fewer
+    if fewer is None or not meets(fewer.measured, study.goal):
+        return []
+    replicas = fewer.measured.point.replicas
+    suffice = f"{_count(replicas)} already suffice{'s' if replicas == 1 else ''}"
+    return [f"With the profile {fewer.name}, {suffice}: {_percent(fewer.measured.goodput)}."]
 
 
 def better_profile(profiles: Sequence[Profile]) -> Profile | None:
@@ -141,15 +151,8 @@ def study_json(study: Study, *, has_slos: bool) -> dict[str, Any]:
         },
         "profiles": {
             "best": best.name if best else OWN,
-            "tried": [
-                {
-                    "name": each.name,
-                    **_measured(each.measured),
-                    "goodput_gain": _interval(each.goodput_gain),
-                    "ttft_mean_gain_s": _interval(each.ttft_gain_s),
-                }
-                for each in study.profiles
-            ],
+            "tried": [_profile_json(each) for each in study.profiles],
+            "with_one_replica_less": _profile_json(study.fewer) if study.fewer else None,
         },
         "autoscaling": {
             "load_scale_is_limit": bool(study.highest and study.highest.point.scale < MOST_LOAD),
@@ -169,6 +172,15 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             name: {**_interval(change), "verdict": verdict(name, change)}
             for name, change in comparison.differences.items()
         },
+    }
+
+
+def _profile_json(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        **_measured(profile.measured),
+        "goodput_gain": _interval(profile.goodput_gain),
+        "ttft_mean_gain_s": _interval(profile.ttft_gain_s),
     }
 
 

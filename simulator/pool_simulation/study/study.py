@@ -68,6 +68,9 @@ class Study:
     """The smallest count that meets the goal; None where none up to the limit does."""
     profiles: Sequence[Profile]
     """The best first; the pool's own is among them."""
+    fewer: Profile | None
+    """The best profile that is not the pool's own, with one replica less than `enough`, compared with the
+    pool's own there. None without `enough`, with one replica, and where no other profile was tried."""
     loads: Sequence[Measured]
     """`enough` under the loads that were tried, in order; empty without `enough`."""
     highest: Measured | None
@@ -116,12 +119,14 @@ def study(
             return meets(loads[scale], goal)
 
         highest = loads[highest_load(bears)]
+    ranked = _ranked(simulate, at, profiles)
     return Study(
         goal=goal,
         own=itself,
         counts=[tried[each] for each in sorted(tried)],
         enough=enough,
-        profiles=_ranked(simulate, at, profiles),
+        profiles=ranked,
+        fewer=_with_one_less(simulate, at, ranked) if enough else None,
         loads=[loads[each] for each in sorted(loads)],
         highest=highest,
     )
@@ -145,6 +150,16 @@ def _ranked(simulate: Simulates, at: Point, profiles: Mapping[str, str]) -> list
         )
     # Goodput to a tenth of a percent, then time to first token: most profiles meet all SLOs at `enough`.
     return sorted(found, key=lambda each: (-round(each.measured.goodput.mean, 3), -each.ttft_gain_s.mean))
+
+
+def _with_one_less(simulate: Simulates, at: Point, ranked: Sequence[Profile]) -> Profile | None:
+    """Try the best other profile with the highest count at which the pool's own does not suffice."""
+    best = next((each for each in ranked if each.name != OWN), None)
+    if best is None or at.replicas == 1:
+        return None
+    point = replace(at, replicas=at.replicas - 1)
+    tried = _ranked(simulate, point, {best.name: best.measured.point.config})
+    return next(each for each in tried if each.name != OWN)
 
 
 def difference(outcomes: Sequence[Outcome], others: Sequence[Outcome], name: str) -> Interval:

@@ -146,6 +146,26 @@ def test_the_best_profile_has_the_most_within_slos_then_the_shortest_ttft(
     assert ("The profile name of x is the best of 2 profiles" in sentence) == bool(best)
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_profile_that_saves_a_replica_is_named(saves: bool) -> None:
+    def formula(point: Point, seed: int) -> tuple[float, float]:
+        needed = 6 if saves and point.config == "x" else 7
+        return (1.0 if point.replicas >= needed * point.scale else 0.5), 0.1
+
+    found = concluded(formula, profiles={"name of x": "x"})
+    assert found.enough is not None
+    assert found.enough.point.replicas == 7
+    text = "With the profile name of x, 6 replicas already suffice: 100.0 ± 0.0 %."
+    assert (text in findings.sentences(found, has_slos=True)) == saves
+    tried = findings.study_json(found, has_slos=True)["profiles"]["with_one_replica_less"]
+    assert tried["replicas"] == 6
+    assert tried["figures"]["goodput"]["mean"] == (1.0 if saves else 0.5)
+
+
+def test_one_replica_is_not_undercut() -> None:
+    assert concluded(needs(0.5), profiles={"name of x": "x"}).fewer is None
+
+
 def test_differences_are_taken_seed_by_seed() -> None:
     # The noise common to both is ten times the difference, and yet the difference has no spread.
     found = concluded(better({"own config": (1.0, 0.2), "x": (1.0, 0.199)}), profiles={"x": "x"})
