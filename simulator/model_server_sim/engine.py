@@ -373,10 +373,11 @@ class Engine:
             self._end_run(started, finished)
         if self._planned - self._done > 1:
             done = self._iterations_until(now)
-            if self._time_after(done) > now:
-                done -= 1
-            if done > self._done:
-                self._settle(done)
+            at = self._time_after(done)
+            if at <= now:
+                self._settle(done, at)
+            elif done - 1 > self._done:
+                self._settle(done - 1, self._time_after(done - 1))
         return Progress(started, finished, self._due)
 
     def step(self, now: float) -> Step:
@@ -405,7 +406,7 @@ class Engine:
         decoding = list(self._decoding.values())
         chunks = [(s, n, s.last_token_at) for s, n in self._chunks if s.place is Place.PREFILLING]
         if self._done + 1 < self._planned:
-            self._settle(self._done + 1)
+            self._settle(self._done + 1, self._time_after(self._done + 1))
         else:
             self._end_run([], [])
         at = clock.at
@@ -436,8 +437,11 @@ class Engine:
             count = min(max(guess, low), high)
         else:
             count = low
-        while count < high and self._time_after(count) < when:
+        if count < high and self._time_after(count) < when:
             count += 1
+            while count < high and self._time_after(count) < when:
+                count += 1
+            return count
         while count > low and self._time_after(count - 1) >= when:
             count -= 1
         return count
@@ -451,8 +455,11 @@ class Engine:
     def _tokens_at(self, ticks: int) -> int:
         return ticks if self._rate == 1.0 else int(ticks * self._rate)
 
-    def _settle(self, iterations: int) -> None:
-        """Account for the run's iterations up to this number, and begin the next if it has one more."""
+    def _settle(self, iterations: int, at: float) -> None:
+        """Account for the run's iterations up to this number, and begin the next if it has one more.
+
+        `at` is when the last of them ends.
+        """
         ticks = self._ticks = self._ticks + iterations - self._done
         clock, counters = self._clock, self.counters
         tokens = self._tokens_at(ticks)
@@ -464,13 +471,13 @@ class Engine:
             counters.draft_tokens += drafted * self.params.speculative_tokens
             counters.accepted_tokens += decoding * (tokens - clock.tokens) - drafted
         clock.tokens = tokens
-        clock.at = self._due if iterations == self._planned else self._time_after(iterations)
+        clock.at = at
         self._done = iterations
         begun = ticks + 1 if iterations < self._planned else ticks
         self._reserve(self._tokens_at(begun))
 
     def _end_run(self, started: list[Sequence], finished: list[Sequence]) -> None:
-        self._settle(self._planned)
+        self._settle(self._planned, self._due)
         clock = self._clock
         self._free_at = clock.at
         self._jitter.pass_by(self._planned)
@@ -637,6 +644,8 @@ class Engine:
 
     def _need(self, until: int) -> int:
         """Return the blocks that the decoding sequences lack for the clock to reach `until`."""
+        if until == self._reserved:
+            return 0
         crossings = self._crossings
         rounds, rest = divmod(until - self._reserved, len(crossings))
         need = rounds * len(self._decoding)

@@ -25,17 +25,19 @@ class Jitter:
     def sums(self, count: int) -> tuple[float, float]:
         """Return the sums of f_n and of n * f_n over the next `count` iterations, n counted from 1."""
         begin = self._at
+        if count < PERIOD:
+            end = begin + count
+            plain = self._plain[end] - self._plain[begin]
+            return plain, self._weighted[end] - self._weighted[begin] - (begin - 1) * plain
         rounds, rest = divmod(count, PERIOD)
         plain = self._plain[begin + rest] - self._plain[begin]
         weighted = self._weighted[begin + rest] - self._weighted[begin] - (begin - 1) * plain
-        if rounds:
-            # Each whole period before the rest adds its own sums, and shifts the weights after it.
-            whole = self._plain[PERIOD]
-            once = self._weighted[begin + PERIOD] - self._weighted[begin] - (begin - 1) * whole
-            weighted += rounds * PERIOD * plain + rounds * once
-            weighted += whole * PERIOD * (rounds * (rounds - 1) // 2)
-            plain += rounds * whole
-        return plain, weighted
+        # Each whole period before the rest adds its own sums, and shifts the weights after it.
+        whole = self._plain[PERIOD]
+        once = self._weighted[begin + PERIOD] - self._weighted[begin] - (begin - 1) * whole
+        weighted += rounds * PERIOD * plain + rounds * once
+        weighted += whole * PERIOD * (rounds * (rounds - 1) // 2)
+        return plain + rounds * whole, weighted
 
     def pass_by(self, count: int) -> None:
         """Move the position by `count` iterations."""
