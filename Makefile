@@ -41,9 +41,6 @@ $(VENV)/.ready:
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "python venv could not be made; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@# xds-protos has an older copy of opentelemetry-proto's files; whichever is installed last wins.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --force-reinstall \
-	  -r <(sed -n '/^opentelemetry-proto==/,/# via/p' requirements.lock)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@cat requirements.lock pyproject.toml | cksum >$@
 

@@ -212,7 +212,7 @@ class PickerServers:
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
-    """Return the tracing that the flags ask for; None where they ask for none or its libraries fail."""
+    """Return the tracing that the flags ask for; None where they ask for none."""
     if not settings.tracing_endpoint:
         return None
     wanted = TracingSettings(
@@ -221,13 +221,4 @@ def tracing_of(settings: Settings) -> Tracing | None:
         service_name=settings.tracing_service_name,
         pool=f"{settings.pool_namespace}/{settings.pool_name}",
     )
-    try:
-        return start_tracing(wanted, time.monotonic, time.time_ns)
-    except ImportError as error:
-        # pip lets xds-protos overwrite opentelemetry-proto's files with older ones. Requests go on.
-        _log.error(
-            "no traces: the OpenTelemetry exporter cannot be loaded; where pip installed the picker: "
-            "pip install --force-reinstall --no-deps opentelemetry-proto",
-            extra={"error": str(error)},
-        )
-        return None
+    return start_tracing(wanted, time.monotonic, time.time_ns)

@@ -47,7 +47,8 @@ class Collector:
             service = next(
                 each.value.string_value for each in resource.resource.attributes if each.key == "service.name"
             )
-            for scope in resource.scope_spans:
+            # The messages of xds-protos name field 2, scope_spans, as OTLP did before 0.15.
+            for scope in resource.instrumentation_library_spans:
                 for each in scope.spans:
                     attributes = {one.key: _value(one.value) for one in each.attributes}
                     self.spans.append(

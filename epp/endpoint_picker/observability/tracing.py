@@ -198,19 +198,18 @@ def start_tracing(
     settings: TracingSettings, clock: Callable[[], float], wall_ns: Callable[[], int]
 ) -> Tracing:
     """Return the tracing of this process, with a thread that exports. The SDK also reads OTEL_* variables."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    from endpoint_picker.observability.otlp import OtlpExporter
 
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(settings.sampling_percent / 100)),
         resource=Resource.create({SERVICE_NAME: settings.service_name, "headroom.pool": settings.pool}),
         shutdown_on_exit=False,
     )
-    exporter = OTLPSpanExporter(
-        endpoint=f"{settings.endpoint.rstrip('/')}/v1/traces", timeout=_EXPORT_TIMEOUT_S
-    )
+    exporter = OtlpExporter(f"{settings.endpoint.rstrip('/')}/v1/traces", _EXPORT_TIMEOUT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider, clock, wall_ns)
