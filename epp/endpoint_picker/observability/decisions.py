@@ -162,13 +162,13 @@ class Decisions:
         ))  # fmt: skip
 
     def newest(self) -> Iterator[Kept]:
-        """Return the decisions kept, the newest first."""
-        return map(_unpacked, reversed(self._ring))
+        """Return the decisions kept now, the newest first; later ones do not disturb the iteration."""
+        return map(_unpacked, reversed(tuple(self._ring)))
 
     def of_request(self, request_id: str) -> Iterator[Kept]:
-        """Return the decisions on requests with that id, the newest first."""
+        """Return the decisions kept now on requests with that id, the newest first."""
         known = request_id[:NAME_LIMIT]
-        return (_unpacked(entry) for entry in reversed(self._ring) if entry[_REQUEST_ID] == known)
+        return (_unpacked(entry) for entry in reversed(tuple(self._ring)) if entry[_REQUEST_ID] == known)
 
     def watch(self, watched: bool) -> None:
         """Keep more decisions from now on, or fewer again."""

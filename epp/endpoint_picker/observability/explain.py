@@ -1,6 +1,6 @@
 """The page /debug/explain: decisions of `Decisions` as JSON values. Pure; it changes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,8 +23,13 @@ from endpoint_picker.scheduling.profile import Profile
 MOST_EXPLAINED: Final = 8
 DEFAULT_LIMIT: Final = 20
 MOST_LISTED: Final = 500
-#: Endpoints of one decision in an answer. Formatting them stops the event loop, by some 10 us each.
+#: Endpoints in an answer: the newest decision on the request has at most so many, and older decisions follow
+#: while theirs fit.
 MOST_ENDPOINTS: Final = 2_000
+#: Digits of `limit` that are read.
+_MAX_DIGITS: Final = 9
+#: Endpoints, or decisions of a listing, between two pauses of `explaining`: a millisecond or two.
+_AT_A_TIME: Final = 64
 
 _PARAMETERS: Final = frozenset({"request_id", "limit", "endpoint", "refused"})
 
@@ -33,11 +38,27 @@ class BadQueryError(Exception):
     """The query cannot be answered; the text is a sentence for the user."""
 
 
+Pausing = Generator[None, None, dict[str, Any]]
+"""Work that yields where the caller may do something else, and returns the result."""
+
+
 def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: float) -> dict[str, Any]:
-    """Return the page; `wall_clock` is the time in seconds of the epoch, for the decisions' times.
+    """Return the page of `explaining` without a pause."""
+    steps = explaining(decisions, query, wall_clock)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            page: dict[str, Any] = done.value
+            return page
+
+
+def explaining(decisions: Decisions, query: Mapping[str, str], wall_clock: float) -> Pausing:
+    """Make the page; `wall_clock` is the time in seconds of the epoch, for the decisions' times.
 
     `request_id` returns that request's decisions in full. Without it the newest decisions are listed in
-    short, `limit` of them, of those that `endpoint` and `refused` let through. Raises BadQueryError.
+    short, `limit` of them, of those that `endpoint` and `refused` let through. Raises BadQueryError before
+    the first pause. Decisions made during a pause are not in the page.
     """
     unknown = sorted(query.keys() - _PARAMETERS)
     if unknown:
@@ -49,10 +70,12 @@ def explain_page(decisions: Decisions, query: Mapping[str, str], wall_clock: flo
     if request_id:
         if limit or endpoint or refused is not None:
             raise BadQueryError("request_id stands alone: give either it, or limit, endpoint and refused")
-        found = _of_request(decisions, request_id, now, wall_clock)
+        found = yield from _of_request(decisions, request_id, now, wall_clock)
         return _page(decisions, found, "" if found else _not_kept(decisions, request_id))
     listed = []
-    for kept in decisions.newest():
+    for number, kept in enumerate(decisions.newest()):
+        if number % _AT_A_TIME == _AT_A_TIME - 1:
+            yield
         if refused is not None and (kept.refusal is not None) is not refused:
             continue
         if endpoint and endpoint not in kept.destination.split(","):
@@ -75,19 +98,25 @@ def _not_kept(decisions: Decisions, request_id: str) -> str:
     )
 
 
-def _of_request(decisions: Decisions, request_id: str, now: float, wall_clock: float) -> list[dict[str, Any]]:
-    found = []
+def _of_request(
+    decisions: Decisions, request_id: str, now: float, wall_clock: float
+) -> Generator[None, None, list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    endpoints = 0
     for kept in decisions.of_request(request_id):
-        found.append({**_summary(kept, now, wall_clock), **_detail(kept)})
-        if len(found) == MOST_EXPLAINED:
+        endpoints += kept.rows.size
+        if len(found) == MOST_EXPLAINED or (found and endpoints > MOST_ENDPOINTS):
             break
+        detail = yield from _detail(kept)
+        found.append({**_summary(kept, now, wall_clock), **detail})
     return found
 
 
 def _limit(text: str) -> int:
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= MOST_LISTED):
+    read = len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
+    if not (read and 0 < int(text) <= MOST_LISTED):
         raise BadQueryError(f"limit is a number from 1 to {MOST_LISTED}")
     return int(text)
 
@@ -122,12 +151,18 @@ def _summary(kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
     }
 
 
-def _detail(kept: Kept) -> dict[str, Any]:
-    rows = kept.rows[:MOST_ENDPOINTS]
-    return {
-        "endpoints": [_endpoint(kept, row) for row in rows.tolist()],
-        "profiles": [_profile(kept, run) for run in kept.runs if run.profile],
-    }
+def _detail(kept: Kept) -> Pausing:
+    endpoints = []
+    for number, row in enumerate(kept.rows[:MOST_ENDPOINTS].tolist()):
+        if number % _AT_A_TIME == 0:
+            yield
+        endpoints.append(_endpoint(kept, row))
+    profiles = []
+    for run in kept.runs:
+        if run.profile:
+            profile = yield from _profile(kept, run)
+            profiles.append(profile)
+    return {"endpoints": endpoints, "profiles": profiles}
 
 
 def _endpoint(kept: Kept, row: int) -> dict[str, Any]:
@@ -144,24 +179,28 @@ def _endpoint(kept: Kept, row: int) -> dict[str, Any]:
     }
 
 
-def _profile(kept: Kept, run: Run) -> dict[str, Any]:
+def _profile(kept: Kept, run: Run) -> Pausing:
     profile = _found(kept, run.profile)
     before = kept.rows
     filters = []
     for name, left in zip(profile.filter_names, run.left, strict=False):
         filters.append({"name": name, "left": int(left.size), "cut": _hostports(kept, before, left)})
         before = left
+        yield
+    scored = []
+    if run.picked >= 0:
+        scored = yield from _scored(kept, run, profile)
     return {
         "name": run.profile,
         "filters": filters,
         "scorers": [{"name": each.name, "weight": each.weight} for each in profile.scorers],
         "picker": profile.picker_name,
         "picked": "" if run.picked < 0 else _hostport(kept, run.picked),
-        "scored": _scored(kept, run, profile) if run.picked >= 0 else [],
+        "scored": scored,
     }
 
 
-def _scored(kept: Kept, run: Run, profile: Profile) -> list[dict[str, Any]]:
+def _scored(kept: Kept, run: Run, profile: Profile) -> Generator[None, None, list[dict[str, Any]]]:
     """Return the scored endpoints, those of the highest total first."""
     answers = run.scores(len(profile.scorers))
     if answers is None:
@@ -169,17 +208,17 @@ def _scored(kept: Kept, run: Run, profile: Profile) -> list[dict[str, Any]]:
     weighted = [scores * each.weight for scores, each in zip(answers, profile.scorers, strict=True)]
     total = sum(weighted, np.zeros(run.rows.size))
     names = [each.name for each in profile.scorers]
-    return [
-        {
-            "endpoint": _hostport(kept, int(run.rows[at])),
-            "total": _number(total[at]),
-            "scores": {
-                name: {"raw": _number(raw[at]), "weighted": _number(with_weight[at])}
-                for name, raw, with_weight in zip(names, answers, weighted, strict=True)
-            },
+    scored = []
+    for number, at in enumerate(np.argsort(-total, kind="stable")[:MOST_ENDPOINTS].tolist()):
+        if number % _AT_A_TIME == 0:
+            yield
+        scores = {
+            name: {"raw": _number(raw[at]), "weighted": _number(with_weight[at])}
+            for name, raw, with_weight in zip(names, answers, weighted, strict=True)
         }
-        for at in np.argsort(-total, kind="stable")[:MOST_ENDPOINTS].tolist()
-    ]
+        endpoint = _hostport(kept, int(run.rows[at]))
+        scored.append({"endpoint": endpoint, "total": _number(total[at]), "scores": scores})
+    return scored
 
 
 def _found(kept: Kept, name: str) -> Profile:

@@ -1,6 +1,7 @@
 """The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/explain."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -11,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WATCHED_S, Decisions
-from endpoint_picker.observability.explain import BadQueryError, explain_page
+from endpoint_picker.observability.explain import BadQueryError, Pausing, explaining
 from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
@@ -93,14 +94,31 @@ class HttpServer:
     async def _debug_explain(self, request: web.Request) -> web.Response:
         """Return the newest decisions, or those on one request, and keep more of them for WATCHED_S."""
         try:
-            page = explain_page(self._decisions, request.query, time.time())
+            text = await _in_turn(explaining(self._decisions, request.query, time.time()))
         except BadQueryError as error:
             return web.json_response({"error": str(error)}, status=400)
         self._close_window()
         self._decisions.watch(True)
         self._window = asyncio.get_running_loop().call_later(WATCHED_S, self._decisions.watch, False)
-        return web.json_response(page)
+        return web.json_response(text=text)
 
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.cancel()
+
+
+async def _in_turn(steps: Pausing) -> str:
+    """Return the page as JSON. Requests are served between its steps: a large pool's page takes long."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            page = done.value
+            break
+        await asyncio.sleep(0)
+    texts = []
+    for decision in page["decisions"]:
+        texts.append(json.dumps(decision))
+        await asyncio.sleep(0)
+    rest = json.dumps({key: value for key, value in page.items() if key != "decisions"})
+    return f'{{"decisions": [{", ".join(texts)}], {rest[1:]}'

@@ -15,7 +15,7 @@ from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable, Floats
 from endpoint_picker.decision import Refusal
 from endpoint_picker.observability import decisions
-from endpoint_picker.observability.explain import BadQueryError, explain_page
+from endpoint_picker.observability.explain import BadQueryError, explain_page, explaining
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
@@ -184,6 +184,8 @@ def test_the_listing_is_filtered_and_limited() -> None:
     [
         ({"limit": "0"}, "limit is a number from 1 to 500"),
         ({"limit": "9" * 5000}, "limit is a number from 1 to 500"),
+        ({"limit": "000000500000"}, "limit is a number from 1 to 500"),
+        ({"limit": "000000001" + "0" * 5000}, "limit is a number from 1 to 500"),
         ({"refused": "yes"}, "refused is true or false"),
         ({"id": "r"}, 'unknown parameter "id"; there are: endpoint, limit, refused, request_id'),
         ({"request_id": "r", "limit": "1"}, "request_id stands alone"),
@@ -267,3 +269,29 @@ def test_equal_ids_are_all_explained_up_to_a_bound() -> None:
     for _ in range(20):
         ask(router)
     assert len(explained(router, request_id="r")) == 8
+
+
+def test_a_page_of_many_endpoints_leaves_room_for_decisions_between() -> None:
+    """Each step formats few endpoints, and what is decided meanwhile neither fails nor changes the page."""
+    router = router_of(*[0] * 1_200)
+    router.decisions.watch(True)
+    for _ in range(3):
+        ask(router)
+    steps, pauses = explaining(router.decisions, {"request_id": "r"}, 0.0), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found = done.value["decisions"]
+            break
+        pauses += 1
+        ask(router)
+    assert pauses >= 2 * 1_200 / 64
+    # A second decision's endpoints would exceed the bound of an answer.
+    assert [len(each["endpoints"]) for each in found] == [1_200]
+    for _ in range(128):
+        ask(router)
+    listing = explaining(router.decisions, {"endpoint": "10.9.9.9:1"}, 0.0)
+    next(listing)
+    ask(router)
+    assert sum(1 for _ in listing) > 0
