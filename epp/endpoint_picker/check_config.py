@@ -35,8 +35,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         config = build(text, Registry.installed())
     except ConfigError as error:
-        for fault in error.faults:
-            line = yaml_text.line_of(text, fault.path)
+        lines = yaml_text.lines_of(text, [fault.path for fault in error.faults])
+        for fault, line in zip(error.faults, lines, strict=True):
             sys.stderr.write(f"{file}:{line}: {fault}\n" if line else f"{file}: {fault}\n")
         return 1
     for warning in config.warnings:

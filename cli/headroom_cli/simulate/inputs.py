@@ -95,11 +95,11 @@ def _load(name: str) -> WorkloadSpec:
 
 
 def _faults(name: str, text: str, error: ConfigError) -> list[str]:
-    lines = []
-    for fault in error.faults:
-        line = yaml_text.line_of(text, fault.path)
-        lines.append(f"{name}:{line}: {fault}" if line else f"{name}: {fault}")
-    return lines
+    lines = yaml_text.lines_of(text, [fault.path for fault in error.faults])
+    return [
+        f"{name}:{line}: {fault}" if line else f"{name}: {fault}"
+        for fault, line in zip(error.faults, lines, strict=True)
+    ]
 
 
 def _text(name: str) -> str:

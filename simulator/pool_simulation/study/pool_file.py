@@ -72,9 +72,9 @@ class _Document:
     def fault(self, error: ConfigError, prefix: str = "") -> PoolFileError:
         """Return the faults with their lines in the file."""
         faults = []
-        for each in error.faults:
-            path = ".".join(part for part in (prefix, each.path) if part)
-            line = yaml_text.line_of(self.text, path)
+        paths = [".".join(part for part in (prefix, each.path) if part) for each in error.faults]
+        lines = yaml_text.lines_of(self.text, paths)
+        for each, path, line in zip(error.faults, paths, lines, strict=True):
             says = f"{self.kind} {self.name}: {path}: {each.message}" if path else each.message
             faults.append((self.line + line if line else self.line + 1, says))
         return PoolFileError(faults)

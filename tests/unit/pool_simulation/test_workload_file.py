@@ -68,7 +68,7 @@ def test_a_fault_is_named_by_line_path_and_remedy(old: str, new: str, line: int,
         spec.load(text)
     (fault,) = refused.value.faults
     assert says in str(fault)
-    assert yaml_text.line_of(text, fault.path) == line
+    assert yaml_text.lines_of(text, [fault.path]) == [line]
 
 
 def test_all_faults_are_named_at_once() -> None:

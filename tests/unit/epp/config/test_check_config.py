@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from endpoint_picker import yaml_text
 from endpoint_picker.check_config import run
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
@@ -125,3 +126,52 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([str(tmp_path / "none.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("plugins: []\nplugins: [{type: queue-scorer}]\n", '"plugins" a second time at line 2'),
+        (
+            "plugins:\n- type: queue-scorer\n- type: max-score-picker\n  name: a\n  name: b\n",
+            '"name" a second time at line 5',
+        ),
+        ("plugins: " + "[" * 50_000 + "]" * 50_000, "nested more than 64 deep at line 1"),
+        ("plugins: " + "{a: " * 900 + "1" + "}" * 900, "nested more than 64 deep at line 1"),
+    ],
+)
+def test_a_second_key_and_deep_nesting_are_faults(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checked(tmp_path / "config.yaml", text) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_anchors_and_merge_keys_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = "parameters: &few {maxNumOfEndpoints: 1}"
+    text = f"plugins:\n- type: max-score-picker\n  {shared}\n"
+    text += "- {type: random-picker, parameters: {<<: *few}}\n"
+    text += "schedulingProfiles:\n- {name: a, plugins: [{pluginRef: max-score-picker}]}\n"
+    text += "- {name: b, plugins: [{pluginRef: random-picker}]}\n"
+    checked(tmp_path / "config.yaml", text)
+    assert "parameters" not in capsys.readouterr().err
+
+
+def test_a_text_of_many_faults_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    composed: list[str] = []
+    compose = yaml_text._node_of
+
+    def counted(text: str) -> yaml.Node | None:
+        composed.append(text)
+        return compose(text)
+
+    monkeypatch.setattr(yaml_text, "_node_of", counted)
+    many = "plugins:\n" + "".join(f"- {{type: nope, name: q{n}}}\n" for n in range(50))
+    assert checked(tmp_path / "config.yaml", many) == 1
+    assert len(composed) == 2
+    assert capsys.readouterr().err.count(": plugins[") == 50
