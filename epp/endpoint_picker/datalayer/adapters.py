@@ -93,7 +93,7 @@ class AdapterColumns:
     def report(self, row: int, reading: AdapterReading | None, at: float) -> None:
         """Take what a page shows, as of `at`; None: the page shows nothing of adapters."""
         if reading is None:
-            if self.slots[row]:
+            if self.slots[row] or self.shown[row]:
                 self._show(row, _NONE, _NONE, 0)
             return
         running = _bounded(reading.running)
@@ -132,7 +132,7 @@ class AdapterColumns:
 
     def expire(self, stale: NDArray[np.bool_]) -> None:
         """Set what the pages of these rows showed to unknown. The memory of resident adapters stays."""
-        for row in np.flatnonzero(stale & (self.slots > 0)).tolist():
+        for row in np.flatnonzero(stale & ((self.slots > 0) | (self.shown > 0))).tolist():
             self._show(row, _NONE, _NONE, 0)
 
     def forget(self, row: int) -> None:

@@ -24,6 +24,8 @@ MAX_NAMESAKES: Final = 1024
 MAX_LINE: Final = 16_384
 #: Larger values are read as this one.
 MAX_COUNT: Final = 1e9
+#: Attributes beyond this are read as it, so that sums and differences of a few stay finite.
+MAX_NUMBER: Final = 1e150
 #: Attribute of the prefix cache's hit rate.
 HIT_RATE: Final = "KVCacheHitRate"
 #: Looked-up tokens after which older ones weigh half in a hit rate that is made of two counters.
@@ -327,7 +329,9 @@ class _HitRateFinder:
             self._recent_hits = self._recent_hits * faded + hits - self._hits_seen
             self._recent_queries = self._recent_queries * faded + grown
             self._hits_seen, self._queries_seen = hits, queries
-        return min(self._recent_hits / self._recent_queries, 1.0) if self._recent_queries else _UNKNOWN
+        if not self._recent_queries:
+            return _UNKNOWN
+        return min(max(self._recent_hits / self._recent_queries, 0.0), 1.0)
 
 
 class _GaugeFinder:
@@ -348,7 +352,7 @@ class _GaugeFinder:
         return self._found(page, _Finder.samples)
 
     def numbers(self, page: bytes) -> list[float]:
-        """Return the same without a bound on the values."""
+        """Return the same with negative and large values, within MAX_NUMBER."""
         return self._found(page, _Finder.numbers)
 
     def _found(self, page: bytes, read: Callable[["_Finder", bytes], list[float]]) -> list[float]:
@@ -385,10 +389,10 @@ class _Finder:
         return [value for value in values if value == value]  # not NaN
 
     def numbers(self, page: bytes) -> list[float]:
-        """Return the finite values of the series' samples, negative ones included, in their order."""
+        """Return the finite values of the series' samples, between -MAX_NUMBER and MAX_NUMBER, in order."""
         name_length = len(self._needle) - 1
         values = (_number(line, name_length) for line in self.lines(page))
-        return [value for value in values if math.isfinite(value)]
+        return [max(-MAX_NUMBER, min(value, MAX_NUMBER)) for value in values if math.isfinite(value)]
 
     def lines(self, page: bytes, most: int = MAX_SERIES) -> list[bytes]:
         """Return the series' sample lines. Those of one name stand together, as the format demands."""

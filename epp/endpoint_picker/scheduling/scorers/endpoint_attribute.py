@@ -104,6 +104,8 @@ class EndpointAttributeScorer(Scorer):
         if high <= low:
             scores[known] = 1.0
             return scores
-        place = np.clip((values[known] - low) / (high - low), 0.0, 1.0)
+        # By halves: the width of a range from -1e308 to 1e308 is no float.
+        half = np.clip(values[known], low, high) / 2 - low / 2
+        place = np.clip(half / (high / 2 - low / 2), 0.0, 1.0)
         scores[known] = 1.0 - place if self._lower else place
         return scores

@@ -125,3 +125,16 @@ def test_the_memory_unloads_as_a_server_with_that_many_slots_does(requests: list
         assert adapters.held[row] == len(slots)
     for name in "abcdefg":
         assert sorted(adapters.resident(name)) == [row for row in range(3) if name in servers[row]]
+
+
+def test_adapters_of_a_page_without_slots_are_forgotten_like_others() -> None:
+    """Otherwise a server whose page shows adapters but no max_lora would keep the best score for good."""
+    adapters = AdapterColumns(4)
+    unknown_slots = AdapterReading(frozenset("a"), frozenset(), 0)
+    adapters.report(0, unknown_slots, at=1.0)
+    assert list(adapters.running("a")) == [0]
+    adapters.expire(np.array([True, False, False, False]))
+    assert list(adapters.running("a")) == []
+    adapters.report(0, unknown_slots, at=2.0)
+    adapters.report(0, None, at=3.0)
+    assert list(adapters.running("a")) == []

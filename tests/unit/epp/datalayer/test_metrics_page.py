@@ -352,3 +352,11 @@ def test_a_page_without_the_hit_rate_lacks_an_attribute() -> None:
     page = b"#\nvllm:num_requests_waiting 1\n"
     assert PageReader(ENGINES["vllm"], "x", hit_rate=True).read(page).missing & Signal.ATTRIBUTES
     assert not PageReader(ENGINES["vllm"], "x").read(page).missing & Signal.ATTRIBUTES
+
+
+def test_numbers_of_a_hostile_page_stay_finite() -> None:
+    engine = Engine(waiting=(Series("q"),), attributes=(("cost", Series("cost")),))
+    page = b"#\nq 1\n" + b"".join(b'cost{i="%d"} 1e308\n' % number for number in range(4))
+    ((_key, cost),) = PageReader(engine, "x").read(page).attributes
+    assert math.isfinite(cost)
+    assert hit_rates(counters(-50, 100)) == [0.0]

@@ -196,3 +196,23 @@ def test_places_follow_the_table() -> None:
     assert scorer.score(REQUEST, with_peer(table, 0), table)[1] == 1
     table.replace(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, node=f"n{n}") for n in range(2))
     assert scorer.score(REQUEST, with_peer(table, 0), table).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "fixed", "expected"),
+    [
+        ([1e308, -1e308, 0.0], None, [1.0, 0.0, 0.5]),
+        ([1e308, -1e308, 0.0], {"min": -1e308, "max": 1e308}, [1.0, 0.0, 0.5]),
+        ([1e308, -1e308, 1.0], {"min": 0, "max": 2}, [1.0, 0.0, 0.5]),
+    ],
+)
+def test_huge_attributes_of_a_server_leave_every_score_a_number(
+    values: list[float], fixed: dict[str, float] | None, expected: list[float]
+) -> None:
+    table = table_with(values)
+    normalization = {} if fixed is None else {"fixedRange": fixed}
+    algorithm = {"type": "linear_higher_is_better", "normalization": normalization}
+    params = AttributeScorerParams.model_validate({"attributeKey": "cost", "algorithm": algorithm})
+    with np.errstate(all="raise", under="ignore"):
+        scores = EndpointAttributeScorer(params).score(REQUEST, Candidates(table.ready_rows), table)
+    assert scores.tolist() == pytest.approx(expected)

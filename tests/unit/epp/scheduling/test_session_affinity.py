@@ -13,7 +13,9 @@ from endpoint_picker.decision import Decision, Refusal, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
+from endpoint_picker.scheduling.plugin import Pool
 from endpoint_picker.scheduling.session import (
     MAX_SESSION,
     MAX_SESSIONS,
@@ -273,3 +275,30 @@ def test_a_refused_request_binds_nothing() -> None:
     assert isinstance(stage.router.decide(request, None, lambda _answer: None), Refusal)
     stage.serve(range(8))
     assert stage.ask(x_session_id="s").endpoint
+
+
+def test_a_sweep_of_many_sessions_is_divided_over_requests() -> None:
+    """100,000 sessions forgotten in one decision would hold up all other requests for tens of ms."""
+    settings = {"sources": [{"header": "h"}], "evictionTtlSeconds": 10, "evictionSweepSeconds": 5}
+    params = {"strategy": "session_id", "sessionIdConfig": settings}
+    plugin = SessionAffinityFilter(SessionAffinityParams.model_validate(params))
+    pool = Pool(clock=lambda: now)
+    plugin.attach(pool)
+    now, many = 100.0, 1_000
+    pool.table.replace([Endpoint("p", "default", "10.0.0.1", 8000)])
+    candidates = Candidates(pool.table.ready_rows)
+
+    def known() -> int:
+        return sum(plugin.bound(asking(n), candidates) is not None for n in range(many))
+
+    def asking(number: int) -> InferenceRequest:
+        return InferenceRequest(request_id="r", headers={"h": str(number)})
+
+    for number in range(many):
+        reservation = Reservation(0, pool.table.generation[0], 1)
+        reservation.is_primary = True
+        plugin.decided(asking(number), candidates, reservation)
+    assert known() == many
+    now += 20.0
+    assert plugin.bound(asking(many - 1), candidates) == 0, "one request does not forget them all"
+    assert known() == 0
