@@ -5,6 +5,7 @@ own and holds at most 2,048 spans; further ones are dropped while the collector 
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,9 @@ REQUEST_SPAN: Final = "gateway.request"
 DECISION_SPAN: Final = "gateway.request_orchestration"
 #: Name of the span of a decision's wait, a child of the decision's.
 QUEUE_SPAN: Final = "llm_d.epp.queue"
+
+#: Longest request id and other name in a span, in characters: clients choose them, and spans are held.
+NAME_LIMIT: Final = 256
 
 _FLUSH_S: Final = 3.0
 _EXPORT_TIMEOUT_S: Final = 5.0
@@ -57,6 +61,8 @@ class Tracing:
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        # Its warnings repeat what clients send in traceparent and tracestate: a line for each bad header.
+        logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         propagator = TraceContextTextMapPropagator()
         self._otel: Any = trace
         self._extract = propagator.extract
@@ -143,7 +149,7 @@ class RequestTrace:
         if not self._span.is_recording():
             return
         tracing, (begin, end) = self._tracing, times
-        attributes = {"target_model": record.model, "request_prio": record.priority}
+        attributes = {"target_model": record.model[:NAME_LIMIT], "request_prio": record.priority}
         if decision is not None:
             attributes |= {
                 "llm_d.epp.endpoint": decision.endpoint,
@@ -167,12 +173,12 @@ class RequestTrace:
         if not span.is_recording():
             return
         attributes: dict[str, Any] = {
-            "gen_ai.request.model": record.model,
-            "gen_ai.request.id": record.request_id,
-            "llm_d.epp.objective": record.objective,
+            "gen_ai.request.model": record.model[:NAME_LIMIT],
+            "gen_ai.request.id": record.request_id[:NAME_LIMIT],
+            "llm_d.epp.objective": record.objective[:NAME_LIMIT],
             "llm_d.epp.ending": record.ending.value if record.ending else "",
             "llm_d.epp.outcome": record.outcome.value if record.outcome else "",
-            "llm_d.epp.served_by": record.served_by,
+            "llm_d.epp.served_by": record.served_by[:NAME_LIMIT],
             "http.response.status_code": record.status,
         }
         if record.usage is not None:

@@ -15,8 +15,15 @@ from counting_router import CountingRouter
 from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.extproc.traced import Asks, TracedPicking
 from endpoint_picker.observability.metrics import PickerMetrics
-from endpoint_picker.observability.tracing import DECISION_SPAN, QUEUE_SPAN, REQUEST_SPAN, Tracing
+from endpoint_picker.observability.tracing import (
+    DECISION_SPAN,
+    NAME_LIMIT,
+    QUEUE_SPAN,
+    REQUEST_SPAN,
+    Tracing,
+)
 from endpoint_picker.outcomes import Outcome
+from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
@@ -116,3 +123,32 @@ def seconds(span: ReadableSpan) -> tuple[float, float]:
     assert span.start_time is not None
     assert span.end_time is not None
     return (span.start_time - EPOCH) / 1e9, (span.end_time - EPOCH) / 1e9
+
+
+def test_what_clients_send_neither_swells_spans_nor_reaches_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider, lambda: 0.0, lambda: EPOCH)
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    for carrier in (
+        {"traceparent": "0" * 600},
+        {"traceparent": parent, "tracestate": "no pair\nWARNING forged"},
+        {"traceparent": parent, "tracestate": "a=1," * 4_000},
+        {"traceparent": parent, "tracestate": "a=1,a=2"},
+    ):
+        trace = tracing.begin(carrier, 1.0)
+        assert trace is not None
+        record = Record(1.0)
+        record.request_id = record.objective = record.model = record.served_by = "x" * 60_000
+        trace.decided(record, InferenceRequest(request_id="r"), None, (1.0, 2.0), None)
+        trace.ended(record)
+    lengths = {
+        len(value)
+        for span in exporter.get_finished_spans()
+        for value in (span.attributes or {}).values()
+        if isinstance(value, str)
+    }
+    assert max(lengths) == NAME_LIMIT
+    assert caplog.records == []
