@@ -20,7 +20,7 @@ from endpoint_picker.decision import Router
 from endpoint_picker.eds import EndpointFeed, eds_routes
 from endpoint_picker.extproc.route import process_route
 from endpoint_picker.health import Health
-from endpoint_picker.observability.access_log import AccessLog, write_line
+from endpoint_picker.observability.access_log import AccessLog, LineWriter
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.handshakes import HandshakeFailures
 from endpoint_picker.observability.http import HttpServer
@@ -105,8 +105,9 @@ class PickerServers:
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
         self.tracing = tracing_of(settings)
         observer: Observer = self.metrics
+        self._lines = LineWriter()
         if settings.access_log:
-            observer = AccessLog(observer, write_line, time.time)
+            observer = AccessLog(observer, self._lines.write, time.time)
         self._grpc.add(
             PROCESS_METHOD,
             process_route(
@@ -175,6 +176,7 @@ class PickerServers:
         await self._http.stop()
         if self.tracing is not None:
             await self.tracing.flush()
+        self._lines.close()
 
     def _tls(self) -> ssl.SSLContext:
         if self._pair is None:

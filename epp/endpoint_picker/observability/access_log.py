@@ -1,7 +1,12 @@
-"""The access log: one JSON line for each request, without a text of its prompt or answer."""
+"""The access log: one JSON line for each request, without a text of its prompt or answer.
+
+A thread writes the lines: standard output is a pipe, and a reader that pauses would stop the event loop.
+"""
 
 import json
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,6 +15,10 @@ from endpoint_picker.record import Observer, Record
 
 #: Longest request id, model and objective in a line, in characters: clients choose them.
 NAME_LIMIT: Final = 256
+#: Lines that wait for a reader at most, some 5 MB as a rule. Further ones are dropped and counted.
+MAX_LINES: Final = 10_000
+#: Seconds that the end of the process waits for lines to be written.
+_CLOSE_S: Final = 1.0
 
 
 class AccessLog:
@@ -34,13 +43,63 @@ class AccessLog:
         self._write(json.dumps(entry(record, self._wall_clock()), separators=(",", ":")) + "\n")
 
 
-def write_line(line: str) -> None:
-    """Write a line to standard output. A reader that is gone loses the lines, not the requests."""
+def _to_stdout(text: str) -> None:
+    """Write to standard output. A reader that is gone loses the lines, not the requests."""
     try:
-        sys.stdout.write(line)
+        sys.stdout.write(text)
         sys.stdout.flush()
     except OSError:
         pass
+
+
+class LineWriter:
+    """Writes lines in a thread of its own, the first line starts it."""
+
+    __slots__ = ("_closing", "_dropped", "_lines", "_more", "_thread", "_write")
+
+    def __init__(self, write: Callable[[str], object] = _to_stdout) -> None:
+        """`write` may block; it must not raise."""
+        self._write = write
+        self._lines: deque[str] = deque()
+        self._more = threading.Event()
+        self._dropped = 0
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, line: str) -> None:
+        """Take a line with its line end. Drop it while MAX_LINES wait. For one thread, the event loop's."""
+        if len(self._lines) >= MAX_LINES:
+            self._dropped += 1
+            return
+        if self._dropped:
+            self._lines.append(json.dumps({"droppedLines": self._dropped}) + "\n")
+            self._dropped = 0
+        self._lines.append(line)
+        if self._thread is None:
+            # A daemon: the process ends without it while the reader pauses.
+            self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
+            self._thread.start()
+        if not self._more.is_set():
+            self._more.set()
+
+    def close(self) -> None:
+        """Let the waiting lines be written, for a second at most."""
+        self._closing = True
+        self._more.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        lines = self._lines
+        while True:
+            self._more.wait()
+            self._more.clear()
+            # Before the lines are taken, so that those taken before `close` are written.
+            closing = self._closing
+            while lines:
+                self._write("".join([lines.popleft() for _ in range(min(len(lines), 256))]))
+            if closing:
+                return
 
 
 def entry(record: Record, wall_clock: float) -> dict[str, Any]:

@@ -152,7 +152,14 @@ async def test_the_access_log_has_a_line_for_each_request(
     async with stage.client.get(stage.url + "/v1/models", headers={"x-request-id": "refused"}) as response:
         assert response.status == 503
     await stage.settled()
-    text = capsys.readouterr().out
+    text = ""
+
+    def written() -> bool:
+        nonlocal text
+        text += capsys.readouterr().out
+        return text.count("\n") == 3
+
+    await until(written)
     lines = {line["requestId"]: line for line in map(json.loads, text.splitlines())}
     plain, streamed, refused = lines["plain"], lines["streamed"], lines["refused"]
     assert (plain["model"], plain["objective"], plain["status"]) == ("m", "chat", 200)
