@@ -6,6 +6,7 @@ needs the slot. The memory here models that: an adapter that ran, or that this p
 *resident* until the server would unload it, which is when the slots are full and it was used least recently.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -68,7 +69,8 @@ class AdapterColumns:
         self._rows_running: dict[str, set[int]] = {}
         self._rows_waiting: dict[str, set[int]] = {}
         self._rows_resident: dict[str, set[int]] = {}
-        self._known: dict[str, None] = {}
+        # An OrderedDict, as a dict finds its first key slowly once many first keys are gone.
+        self._known: OrderedDict[str, None] = OrderedDict()
 
     def is_known(self, adapter: str) -> bool:
         """Tell whether a server's page has shown the adapter."""
@@ -163,7 +165,7 @@ class AdapterColumns:
         if adapter not in self._known:
             self._known[adapter] = None
             if len(self._known) > MAX_KNOWN:
-                del self._known[next(iter(self._known))]
+                self._known.popitem(last=False)
 
     def _use(self, row: int, adapter: str, at: float) -> None:
         resident = self._resident.setdefault(row, {})
