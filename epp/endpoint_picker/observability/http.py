@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import WATCHED_S, Decisions
 from endpoint_picker.observability.explain import BadQueryError, Pausing, explaining
+from endpoint_picker.observability.exposition import pieces
 from inference_api.offered import OFFERED_PATH, Offered
 
 _STOP_GRACE_S: Final = 1.0
@@ -72,8 +73,11 @@ class HttpServer:
         return server()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        body = generate_latest(self._registry)
-        return web.Response(body=body, headers={"content-type": CONTENT_TYPE_LATEST})
+        texts = []
+        for text in pieces(self._registry):
+            texts.append(text)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(texts), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
