@@ -273,7 +273,12 @@ def test_a_signal_ends_it_with_all_its_processes(files: Path, sent: signal.Signa
     (files / "w.yaml").write_text(WORKLOAD.replace("duration_s: 5", "duration_s: 200000"))
     arguments = command("--pool", "pool.yaml", "--workload", "w.yaml", "--jobs", "2", "--plot", "none")
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=interruptible,  # noqa: PLW1509
     ) as running:
         parent = psutil.Process(running.pid)
         while len(workers := busy(parent)) < 2:
@@ -288,6 +293,11 @@ def test_a_signal_ends_it_with_all_its_processes(files: Path, sent: signal.Signa
     assert err == "" or sent == signal.SIGKILL  # multiprocessing then reports semaphores that it removes
     _, alive = psutil.wait_procs(workers, timeout=120)
     assert not alive
+
+
+def interruptible() -> None:
+    """Undo what a shell does to all that it starts in the background, these tests included: ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def busy(parent: psutil.Process) -> list[psutil.Process]:
