@@ -103,7 +103,7 @@ class PickerServers:
         self._endpoint_health = endpoint_health
         self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)
-        self.tracing = tracing_of(settings)
+        self.tracing = _tracing(settings)
         observer: Observer = self.metrics
         self._lines = LineWriter()
         if settings.access_log:
@@ -213,7 +213,7 @@ class PickerServers:
         }
 
 
-def tracing_of(settings: Settings) -> Tracing | None:
+def _tracing(settings: Settings) -> Tracing | None:
     """Return the tracing that the flags ask for; None where they ask for none."""
     if not settings.tracing_endpoint:
         return None

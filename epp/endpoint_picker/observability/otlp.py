@@ -33,8 +33,8 @@ class OtlpExporter(SpanExporter):
 
     A batch that the collector does not take in that time is dropped with a warning. Headers, such as an
     authorization, come from OTEL_EXPORTER_OTLP_HEADERS ("name=value,...", values percent-encoded), and
-    OTEL_EXPORTER_OTLP_CERTIFICATE names a file of authorities. Redirects are not followed:
-    the headers would go to another host.
+    OTEL_EXPORTER_OTLP_CERTIFICATE names a file of authorities. A redirect is not followed:
+    it would take the headers to another host.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:

@@ -4,9 +4,9 @@
 process and a simulation use the same class, each with its own clock and randomness.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ DATA_PARALLEL_HEADER: Final = "x-data-parallel-host-port"
 
 _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
 _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
+
+_T = TypeVar("_T")
 
 
 ScreenFn = Callable[[InferenceRequest, Rows, EndpointTable], Rows]
@@ -250,18 +252,18 @@ class Scheduler:
 
     def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
         """Return the headers that followers set on the response, without those of a follower that fails."""
-        found: list[tuple[str, str]] = []
-        for hook in decision.hooks.response_headers:
-            try:
-                found += hook(decision, record)
-            except Exception as fault:  # third-party plugins raise anything
-                self._on_fault(fault)
-        return found
+        return self._gather(decision.hooks.response_headers, decision, record)
 
     def response_complete(self, decision: Decision, record: Record) -> Sequence[tuple[str, str, float]]:
         """Return the followers' metadata about the whole response, without that of one that fails."""
-        found: list[tuple[str, str, float]] = []
-        for hook in decision.hooks.response_complete:
+        return self._gather(decision.hooks.response_complete, decision, record)
+
+    def _gather(
+        self, hooks: Iterable[Callable[[Decision, Record], Iterable[_T]]], decision: Decision, record: Record
+    ) -> list[_T]:
+        """Return what all hooks return; pass the fault of one to `on_fault`, and leave its part out."""
+        found: list[_T] = []
+        for hook in hooks:
             try:
                 found += hook(decision, record)
             except Exception as fault:  # third-party plugins raise anything

@@ -23,7 +23,7 @@ from local_cluster.kubelet.settings import PAUSE_IMAGE
 _TREE: Final = Path(__file__).resolve().parents[3]
 _BUILDER: Final = _TREE / "images" / "archive_images.py"
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-#: What the operator runs as the proxy unless it is told otherwise; a test compares it with the manifests.
+#: Image of the standalone proxy in the manifests; a test compares the two.
 ENVOY_IMAGE: Final = "docker.io/envoyproxy/envoy:v1.40.0"
 _KEPT: Final = 4
 _ERROR_BYTES: Final = 800

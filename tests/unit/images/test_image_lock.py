@@ -100,9 +100,9 @@ def test_the_part_is_closed_under_what_is_installed(key: str) -> None:
             if applies and name not in needed | set(image.without):
                 needed.add(name)
                 todo.append(name)
-    # More is for other systems and other Pythons: cffi and pycparser for PyPy.
+    # More is for other systems and other Pythons.
     assert needed <= held
-    assert held - needed <= {"cffi", "colorama", "pycparser", "tzdata", "typing-extensions"}
+    assert held - needed <= {"colorama", "tzdata", "typing-extensions"}
 
 
 @pytest.mark.parametrize("key", IMAGES)
