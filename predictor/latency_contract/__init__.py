@@ -1,1 +1,1 @@
-"""The contract between endpoint picker, trainer and prediction servers: features, units, order, wire."""
+"""The contract between picker, trainer and prediction servers: features, units, order, wire, bundles."""
