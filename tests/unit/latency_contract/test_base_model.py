@@ -27,7 +27,7 @@ ROW = build(
 )
 
 
-def test_terms_by_hand():
+def test_terms_by_hand() -> None:
     assert dict(zip(TERMS[Target.TTFT], terms(ROW, Target.TTFT)[0], strict=True)) == pytest.approx(
         {
             "constant": 1,
@@ -45,7 +45,7 @@ def test_terms_by_hand():
     assert terms(ROW, Target.E2E)[0, -1] == pytest.approx(100 * 8)
 
 
-def test_margin_is_the_logarithm_of_the_sum():
+def test_margin_is_the_logarithm_of_the_sum() -> None:
     coefficients = [0.006, 40e-6] + [0.0] * (len(TERMS[Target.TTFT]) - 2)
     assert margins(ROW, Target.TTFT, coefficients) == pytest.approx([np.log(0.006 + 800 * 40e-6)])
     nothing = [0.0] * len(coefficients)
@@ -54,11 +54,11 @@ def test_margin_is_the_logarithm_of_the_sum():
         margins(ROW, Target.TPOT, [1.0])
 
 
-def test_unknown_features_count_as_nothing():
+def test_unknown_features_count_as_nothing() -> None:
     assert np.isfinite(terms(build({"input_tokens": 5}, rows=1), Target.E2E)).all()
 
 
-def test_bounds_add_the_regimes_offset_and_do_not_cross():
+def test_bounds_add_the_regimes_offset_and_do_not_cross() -> None:
     raw = np.log(np.array([[1.0, 2.0], [1.5, 1.0]], np.float32))
     offsets = np.zeros((2, 6), np.float32)
     offsets[1, 3] = np.log(2.0)
@@ -66,6 +66,6 @@ def test_bounds_add_the_regimes_offset_and_do_not_cross():
     assert got == pytest.approx(np.array([[1.0, 2.0], [3.0, 2.0]]))
 
 
-def test_seconds_stay_finite():
+def test_seconds_stay_finite() -> None:
     got = seconds(np.array([[1e6, -1e6]], np.float32), np.zeros((1, 6), np.float32), np.array([0, 0]))
     assert got == pytest.approx(np.array([[21_600.0, 1e-4]]))

@@ -2,6 +2,8 @@
 
 import dataclasses
 import errno
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ from latency_contract.states import State
 TREES = b"trees" * 100
 
 
-def bundle(number=1, trees=TREES, **changes):
+def bundle(number: int = 1, trees: bytes = TREES, **changes: Any) -> Bundle:
     model = TargetModel(
         file="ttft.ubj",
         sha256=sha256(trees),
@@ -50,7 +52,7 @@ def bundle(number=1, trees=TREES, **changes):
     return Bundle(manifest, {Target.TTFT: trees})
 
 
-def test_a_published_bundle_is_loaded(tmp_path):
+def test_a_published_bundle_is_loaded(tmp_path: Path) -> None:
     sent = bundle()
     publish(tmp_path / "models", sent)
     assert newest_version(tmp_path / "models") == sent.manifest.version
@@ -58,7 +60,7 @@ def test_a_published_bundle_is_loaded(tmp_path):
     assert sent.manifest.models[Target.TTFT].median == 0
 
 
-def test_the_last_few_are_kept_and_one_can_be_taken_back(tmp_path):
+def test_the_last_few_are_kept_and_one_can_be_taken_back(tmp_path: Path) -> None:
     sent = [bundle(number) for number in range(7)]
     for each in sent:
         publish(tmp_path, each, keep=3)
@@ -68,7 +70,7 @@ def test_the_last_few_are_kept_and_one_can_be_taken_back(tmp_path):
     assert newest_version(tmp_path) == names[-2]
 
 
-def test_a_corrupt_bundle_is_passed_over_for_the_one_before_it(tmp_path):
+def test_a_corrupt_bundle_is_passed_over_for_the_one_before_it(tmp_path: Path) -> None:
     good, bad = bundle(1), bundle(2)
     publish(tmp_path, good)
     (publish(tmp_path, bad) / "ttft.ubj").write_bytes(TREES[:-1] + b"X")
@@ -81,24 +83,24 @@ def test_a_corrupt_bundle_is_passed_over_for_the_one_before_it(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "not json", "huge"])
-def test_a_damaged_manifest_is_refused(tmp_path, damage):
+def test_a_damaged_manifest_is_refused(tmp_path: Path, damage: str) -> None:
     directory = publish(tmp_path, bundle())
     manifest = directory / "manifest.json"
-    match damage:
-        case "truncated":
-            manifest.write_bytes(manifest.read_bytes()[:100])
-        case "missing":
-            manifest.unlink()
-        case "not json":
-            manifest.write_bytes(b"[" * 100_000)
-        case "huge":
-            manifest.write_bytes(b" " * (2 << 20))
+    if damage == "missing":
+        manifest.unlink()
+    else:
+        text = {
+            "truncated": manifest.read_bytes()[:100],
+            "not json": b"[" * 100_000,
+            "huge": b" " * (2 << 20),
+        }
+        manifest.write_bytes(text[damage])
     with pytest.raises(BundleError):
         load(tmp_path, directory.name)
     assert load_newest(tmp_path)[0] is None
 
 
-def test_another_schema_is_refused_and_the_older_bundle_stays(tmp_path):
+def test_another_schema_is_refused_and_the_older_bundle_stays(tmp_path: Path) -> None:
     publish(tmp_path, bundle(1))
     directory = publish(tmp_path, bundle(2))
     manifest = directory / "manifest.json"
@@ -121,15 +123,15 @@ def test_another_schema_is_refused_and_the_older_bundle_stays(tmp_path):
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_hostile_manifests_are_refused(changes):
+def test_hostile_manifests_are_refused(changes: Any) -> None:
     with pytest.raises((BundleError, ValueError)):
         from_json(to_json(bundle(**changes).manifest))
 
 
-def test_a_full_disk_leaves_the_bundle_before(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_bundle_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path, bundle(1))
 
-    def full(path, content):
+    def full(path: Path, content: bytes) -> None:
         path.write_bytes(content[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -139,7 +141,7 @@ def test_a_full_disk_leaves_the_bundle_before(tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == [bundle(1).manifest.version]
 
 
-def test_what_a_killed_publish_left_is_not_seen_and_is_cleared(tmp_path):
+def test_what_a_killed_publish_left_is_not_seen_and_is_cleared(tmp_path: Path) -> None:
     left = tmp_path / ".unfinished-0"
     left.mkdir()
     (left / "ttft.ubj").write_bytes(TREES)
@@ -148,7 +150,7 @@ def test_what_a_killed_publish_left_is_not_seen_and_is_cleared(tmp_path):
     assert not left.exists()
 
 
-def test_a_published_version_is_never_written_again(tmp_path):
+def test_a_published_version_is_never_written_again(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     with pytest.raises(BundleError, match="published already"):
         publish(tmp_path, bundle())

@@ -1,11 +1,13 @@
 """The matrix of features: order, units, derived columns, unknown values."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latency_contract.matrix import bad_rows, build, clip, columns_of
+from latency_contract.matrix import Matrix, bad_rows, build, clip, columns_of
 from latency_contract.regimes import REGIME_NAMES, regimes_of
 from latency_contract.schema import (
     COLUMN,
@@ -21,11 +23,11 @@ from latency_contract.schema import (
 )
 
 
-def column(matrix, name):
-    return matrix[:, COLUMN[name]].tolist()
+def column(matrix: Matrix, name: str) -> list[float]:
+    return [float(each) for each in matrix[:, COLUMN[name]]]
 
 
-def test_derived_columns_by_hand():
+def test_derived_columns_by_hand() -> None:
     """1,000 tokens, a quarter cached: 750 uncached; 250 in flight: 1,000 of work; 2 waiting and 1 unseen: 3
     ahead."""
     matrix = build(
@@ -58,7 +60,7 @@ def test_derived_columns_by_hand():
     assert np.isnan(column(matrix, "foreign_requests")[1])
 
 
-def test_what_is_left_out_is_unknown_and_categories_have_a_known_bucket():
+def test_what_is_left_out_is_unknown_and_categories_have_a_known_bucket() -> None:
     matrix = build({"input_tokens": 1, "adapter_state": 99, "role": np.nan, "endpoint_class": -3}, rows=1)
     assert np.isnan(column(matrix, "kv_usage")[0])
     assert column(matrix, "adapter_state") == [AdapterState.UNKNOWN]
@@ -66,7 +68,7 @@ def test_what_is_left_out_is_unknown_and_categories_have_a_known_bucket():
     assert column(matrix, "endpoint_class") == [0]
 
 
-def test_only_inputs_can_be_given():
+def test_only_inputs_can_be_given() -> None:
     with pytest.raises(KeyError, match="uncached_tokens"):
         build({"uncached_tokens": 1}, rows=1)
     with pytest.raises(KeyError, match="speed"):
@@ -83,17 +85,17 @@ def test_only_inputs_can_be_given():
         ("x", Role.OTHER),
     ],
 )
-def test_roles_of_labels(label, role):
+def test_roles_of_labels(label: Any, role: Any) -> None:
     assert role_of(label) is role
 
 
-def test_a_class_is_the_same_in_every_process():
+def test_a_class_is_the_same_in_every_process() -> None:
     assert class_code("") == class_code(None) == 0
     assert class_code("h100") == 36_073
     assert class_code("h100") != class_code("l40s")
 
 
-def test_hostile_rows_are_found_and_clipped():
+def test_hostile_rows_are_found_and_clipped() -> None:
     matrix = build(
         {
             "input_tokens": [10, -1, np.nan, np.inf, 10],
@@ -105,7 +107,7 @@ def test_hostile_rows_are_found_and_clipped():
     assert not bad_rows(clip(matrix[[1, 3, 4]])).any()
 
 
-def test_regimes_by_hand():
+def test_regimes_by_hand() -> None:
     matrix = build(
         {
             "input_tokens": [10, 10, 10, 1024, 1024, 4096, 10],
@@ -126,7 +128,7 @@ def test_regimes_by_hand():
     ]
 
 
-def test_names_are_unique_and_each_feature_says_its_unit_and_range():
+def test_names_are_unique_and_each_feature_says_its_unit_and_range() -> None:
     assert len(set(NAMES)) == WIDTH
     assert len(INPUT_NAMES) == INPUTS
     assert all(each.unit and each.meaning and each.low < each.high for each in FEATURES)
@@ -136,10 +138,10 @@ values = st.floats(0, 1, width=32)
 
 
 @given(rows=st.lists(st.tuples(values, values, values), min_size=1, max_size=20))
-def test_a_batch_gives_the_rows_that_each_gives_alone(rows):
+def test_a_batch_gives_the_rows_that_each_gives_alone(rows: Any) -> None:
     """Merging requests into one matrix does not change a prediction's features."""
 
-    def make(part):
+    def make(part: list[tuple[float, float, float]]) -> Matrix:
         token, hit, usage = (np.array(each, dtype=np.float32) for each in zip(*part, strict=True))
         return build({"input_tokens": token * 1000, "prefix_hit": hit, "kv_usage": usage}, rows=len(part))
 

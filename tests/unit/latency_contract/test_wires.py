@@ -1,6 +1,7 @@
 """Prediction and training on the wire: what goes in comes out; anything else is refused with its reason."""
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from latency_contract.states import Ended, Policy, State
 MATRIX = build({"input_tokens": [1, 2, 3], "kv_usage": 0.25}, rows=3)
 
 
-def batch(rows=3):
+def batch(rows: int = 3) -> SampleBatch:
     return SampleBatch(
         versions=("1700000000000-0123abcd", ""),
         time_s=np.arange(rows, dtype=np.float64),
@@ -43,7 +44,7 @@ def batch(rows=3):
     )
 
 
-def test_a_prediction_request_comes_back():
+def test_a_prediction_request_comes_back() -> None:
     message = encode_request(MATRIX, (Target.TTFT, Target.TPOT), (0.5, 0.9))
     request = decode_request(message)
     assert request.targets == (Target.TTFT, Target.TPOT)
@@ -53,7 +54,7 @@ def test_a_prediction_request_comes_back():
     assert len(message) == 20 + 8 + 3 * 4 * WIDTH
 
 
-def test_a_prediction_comes_back():
+def test_a_prediction_comes_back() -> None:
     answer = Prediction(
         State.TRAINED,
         "1700000000000-0123abcd",
@@ -67,7 +68,7 @@ def test_a_prediction_comes_back():
     np.testing.assert_array_equal(back.seconds, answer.seconds)
 
 
-def test_a_batch_of_samples_comes_back():
+def test_a_batch_of_samples_comes_back() -> None:
     sent = batch()
     back = decode_batch(encode_batch(sent))
     assert back.versions == sent.versions
@@ -84,7 +85,7 @@ def test_a_batch_of_samples_comes_back():
     ],
     ids=["request", "batch"],
 )
-def test_another_schema_is_refused_and_named(message, decode):
+def test_another_schema_is_refused_and_named(message: bytes, decode: Any) -> None:
     other = message[:4] + b"\xff" * 8 + message[12:]
     with pytest.raises(SchemaMismatchError, match=r"ffffffffffffffff.*must be of one version"):
         decode(other)
@@ -103,13 +104,13 @@ def test_another_schema_is_refused_and_named(message, decode):
     ],
     ids=["empty", "magic", "short", "no target", "no quantile", "descending", "nan"],
 )
-def test_what_is_no_request_is_refused(message):
+def test_what_is_no_request_is_refused(message: bytes) -> None:
     with pytest.raises(WireError):
         decode_request(message)
 
 
 @given(cut=st.integers(0, 400), noise=st.binary(max_size=40))
-def test_no_bytes_do_more_than_raise(cut, noise):
+def test_no_bytes_do_more_than_raise(cut: Any, noise: Any) -> None:
     for message, decode in (
         (encode_request(MATRIX, (Target.TTFT,), (0.5, 0.9)), decode_request),
         (encode_batch(batch()), decode_batch),
