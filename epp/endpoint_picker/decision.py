@@ -101,12 +101,14 @@ NO_HOOKS: Final = Hooks()
 class Refusal:
     """A decision not to route, with the client's answer."""
 
-    __slots__ = ("message", "outcome")
+    __slots__ = ("message", "outcome", "retry_after")
 
-    def __init__(self, outcome: Outcome, message: str) -> None:
+    def __init__(self, outcome: Outcome, message: str, retry_after: int | None = None) -> None:
         self.outcome = outcome
         self.message = message
         """One sentence for the client."""
+        self.retry_after = retry_after
+        """Seconds after which a retry makes sense, for `Retry-After`; 0: never, None: the outcome's own."""
 
 
 Resume = Callable[[Decision | Refusal], None]

@@ -26,8 +26,13 @@ class Outcome(Enum):
 
     @property
     def code(self) -> str:
-        """Return the code in the response body, spelt as existing pickers do."""
+        """Return the `error_code` of the metrics, spelt as existing pickers do."""
         return _CODE[self]
+
+    @property
+    def retry_after(self) -> int:
+        """Return the seconds after which a retry makes sense; 0 where it would change nothing."""
+        return _RETRY_AFTER.get(self, 0)
 
 
 _STATUS = {
@@ -47,4 +52,10 @@ _CODE = {
     Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
     Outcome.OVERLOADED: "ServiceUnavailable",
+}
+_RETRY_AFTER = {
+    Outcome.NO_ENDPOINTS: 2,
+    Outcome.SATURATED: 1,
+    Outcome.SHUTTING_DOWN: 1,
+    Outcome.OVERLOADED: 1,
 }

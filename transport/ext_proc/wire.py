@@ -246,16 +246,26 @@ def response_headers_reply(mutation: bytes) -> bytes:
     return _field(0x12, _field(0x0A, _field(0x12, mutation)))
 
 
-def immediate_reply(status: int, headers: Iterable[tuple[str, str]], body: str, details: str) -> bytes:
+def immediate_reply(
+    status: int,
+    headers: Iterable[tuple[str, str]],
+    body: str,
+    details: str,
+    *,
+    grpc_status: int | None = None,
+) -> bytes:
     """Encode an answer that Envoy gives to the client in place of the model server's.
 
-    `details` goes to Envoy's access log as response code details; it holds no white space.
+    `details` goes to Envoy's access log as response code details; it holds no white space. With `grpc_status`
+    Envoy answers a gRPC call with this status, and with the body as its message.
     """
     mutation = b"".join(set_header(name, value.encode()) for name, value in headers)
+    grpc = b"" if grpc_status is None else _field(0x22, b"\x08" + _varint(grpc_status))
     return _field(
         0x3A,
         _field(0x0A, b"\x08" + _varint(status))
         + _field(0x12, mutation)
         + _field(0x1A, body.encode())
+        + grpc
         + _field(0x2A, details.encode()),
     )

@@ -7,7 +7,8 @@ exchange ends, `Router.ended` is called exactly once for its decision.
 from collections.abc import Callable
 
 from endpoint_picker.decision import Decision, Refusal, Resume, Router
-from endpoint_picker.extproc.headers import DROPPED_REASON, RequestHeaders, ResponseHeaders, is_json
+from endpoint_picker.extproc.headers import RequestHeaders, ResponseHeaders, is_json
+from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
@@ -84,7 +85,7 @@ class Picking:
             return self._picked(answer, request, now, clock() - begun)
         if isinstance(answer, Refusal):
             record.priority = request.priority
-            return self._refuse(answer.outcome, answer.message, now, clock() - begun)
+            return self._refuse(answer, now, clock() - begun)
         self._request = request
         return answer
 
@@ -97,7 +98,7 @@ class Picking:
         if isinstance(late, Decision):
             return self._picked(late, request, now, 0.0)
         self.record.priority = request.priority
-        return self._refuse(late.outcome, late.message, now)
+        return self._refuse(late, now)
 
     def body_too_large(self, limit: int, now: float) -> Reply:
         """Refuse with 413."""
@@ -117,23 +118,20 @@ class Picking:
         self._observer.decided(record, took)
         return steer(decision.destination, headers.remove, decision.headers, decision.scores)
 
-    def _refuse_unrouted(self, outcome: Outcome, message: str, now: float) -> Reply:
+    def _refuse_unrouted(self, outcome: Outcome, message: str, now: float, param: str | None = None) -> Reply:
         headers = self._headers
         assert headers is not None  # noqa: S101 - the exchange calls request_headers first
         request = InferenceRequest(request_id=headers.request_id, objective=headers.objective)
-        self._router.unrouted(request, Refusal(outcome, message))
-        return self._refuse(outcome, message, now)
+        refusal = Refusal(outcome, message)
+        self._router.unrouted(request, refusal)
+        return self._refuse(refusal, now, param=param)
 
-    def _refuse(self, outcome: Outcome, message: str, now: float, took: float = 0.0) -> Reply:
-        record = self.record
+    def _refuse(self, refusal: Refusal, now: float, took: float = 0.0, param: str | None = None) -> Reply:
+        outcome, record = refusal.outcome, self.record
         record.outcome = outcome
         record.decided_at = now
         self._observer.decided(record, took)
-        headers = [("content-type", "text/plain")]
-        if outcome is not Outcome.BAD_REQUEST:
-            headers.append((DROPPED_REASON, outcome.value))
-        text = f"inference error: {outcome.code} - {message}"
-        return Reply(wire.immediate_reply(outcome.http_status, headers, text, outcome.value))
+        return Reply(refusal_reply(self._headers, outcome, refusal.message, refusal.retry_after, param))
 
     # Response
 

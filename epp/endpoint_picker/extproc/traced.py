@@ -8,7 +8,6 @@ from typing_extensions import override
 from endpoint_picker.decision import Decision, Refusal, Resume, Router
 from endpoint_picker.decision import Waiting as DecisionWaits
 from endpoint_picker.extproc.picking import Picking
-from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import InferenceRequest
 from ext_proc import wire
@@ -127,8 +126,8 @@ class TracedPicking(Picking):
         return forward
 
     @override
-    def _refuse(self, outcome: Outcome, message: str, now: float, took: float = 0.0) -> Reply:
-        reply = super()._refuse(outcome, message, now, took)
+    def _refuse(self, refusal: Refusal, now: float, took: float = 0.0, param: str | None = None) -> Reply:
+        reply = super()._refuse(refusal, now, took, param)
         asked = self._asked or self._asks.asked
         if self._trace is not None and asked is not None:
             times = (self._asked_at, now + took)

@@ -99,8 +99,8 @@ async def test_a_bad_body_gets_400_with_a_sentence(stage: Stage, body: bytes) ->
     await stage.start(servers=1)
     async with stage.client.post(f"{stage.url}/v1/completions", data=BytesIO(body), headers=JSON) as response:
         assert response.status == 400
-        assert response.content_type == "text/plain"
-        assert (await response.text()).startswith("inference error: BadRequest - ")
+        assert response.content_type == "application/json"
+        assert (await response.json())["error"]["message"]
     await stage.settled()
 
 

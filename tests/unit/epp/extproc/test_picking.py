@@ -197,30 +197,35 @@ def test_a_body_that_cannot_be_routed_gets_400(body: bytes) -> None:
     peer.feed(*post(body))
     answer = peer.immediate
     assert answer.status.code == 400
-    assert answer.body.startswith(b"inference error: BadRequest - ")
+    error = json.loads(answer.body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "bad-request")
+    assert error["message"]
     assert [(h.header.key, h.header.raw_value) for h in answer.headers.set_headers] == [
-        ("content-type", b"text/plain")
+        ("content-type", b"application/json")
     ]
     assert peer.exchange.status is OK
     assert peer.record.ending is Ending.REFUSED
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status", "word"),
+    ("outcome", "status", "kind", "retry_after"),
     [
-        (Outcome.NO_ENDPOINTS, 503, "ServiceUnavailable"),
-        (Outcome.SATURATED, 429, "ResourceExhausted"),
+        (Outcome.NO_ENDPOINTS, 503, "server_error", "2"),
+        (Outcome.SATURATED, 429, "rate_limit_error", "1"),
     ],
 )
-def test_a_refusal_names_its_reason(outcome: Outcome, status: int, word: str) -> None:
+def test_a_refusal_names_its_reason(outcome: Outcome, status: int, kind: str, retry_after: str) -> None:
     peer = Peer(CountingRouter(A, refusal=Refusal(outcome, "because")))
     peer.feed(*post(wire.body_of()))
     answer = peer.immediate
     assert answer.status.code == status
-    assert answer.body == f"inference error: {word} - because".encode()
+    assert json.loads(answer.body) == {
+        "error": {"message": "because", "type": kind, "param": None, "code": outcome.value}
+    }
     assert {h.header.key: h.header.raw_value.decode() for h in answer.headers.set_headers} == {
-        "content-type": "text/plain",
+        "content-type": "application/json",
         "x-llm-d-request-dropped-reason": outcome.value,
+        "retry-after": retry_after,
     }
     assert peer.exchange.status is OK
 
