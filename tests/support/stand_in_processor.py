@@ -125,7 +125,7 @@ class Peer:
     def drain(self) -> list[bytes]:
         """Return all of the backlog."""
         got: list[bytes] = []
-        while self.exchange.has_more:
+        while self.exchange.backlog is not None:
             got += self.exchange.more()
         return got
 

@@ -23,6 +23,7 @@ from ext_proc.states import (
     Request,
     Response,
 )
+from ext_proc.wire import Piece
 from ext_proc.wire import ProcessingRequest as Message
 from lean_grpc.status import StatusCode
 
@@ -50,7 +51,6 @@ class Exchange(Generic[Late]):
     """One HTTP request and its response. `status` is set when the stream is to be finished with it."""
 
     __slots__ = (
-        "_backlog",
         "_body",
         "_budget",
         "_chunks",
@@ -61,6 +61,7 @@ class Exchange(Generic[Late]):
         "_response_unseen",
         "_trailers",
         "_waiting",
+        "backlog",
         "on_resume",
         "processor",
         "status",
@@ -78,7 +79,8 @@ class Exchange(Generic[Late]):
         self._held = 0  # bytes of this exchange in the budget
         self._body: bytes | None = None  # the whole body while the processor decides
         self._trailers = False  # a reply to request trailers is owed
-        self._backlog: Iterator[bytes] | None = None
+        self.backlog: Iterator[bytes] | None = None
+        """Replies that `more` hands out; None when there are none left."""
         self._waiting: Waiting | None = None
         self._response_unseen = False  # the proxy does not show response bodies: their end is the stream's
         self._ended = False
@@ -89,17 +91,12 @@ class Exchange(Generic[Late]):
         return self._request, self._response
 
     @property
-    def has_more(self) -> bool:
-        """There are replies left that `more` hands out."""
-        return self._backlog is not None
-
-    @property
     def waits(self) -> bool:
         """The processor has the whole request and has not answered yet."""
         return self._waiting is not None
 
     def received(self, payload: bytes, now: float) -> Replies:
-        """Take one message and return the replies to it, in order; then look at `status` and `has_more`."""
+        """Take one message and return the replies to it, in order; then look at `status` and `backlog`."""
         if self.status is not None:
             return _NOTHING
         try:
@@ -121,15 +118,15 @@ class Exchange(Generic[Late]):
         self._request = AFTER_WAITING[self._request]
         answer = self.processor.resumed(late, now)
         replies = self._forward(answer) if isinstance(answer, Forward) else self._reply(answer, now)
-        self._backlog = chain(replies, self._backlog or ())
+        self.backlog = chain(replies, self.backlog or ())
 
     def more(self) -> Replies:
         """Return the next replies of the backlog; empty when there are none left."""
-        if self._backlog is None:
+        if self.backlog is None:
             return _NOTHING
-        batch = list(islice(self._backlog, BATCH_CHUNKS))
+        batch = list(islice(self.backlog, BATCH_CHUNKS))
         if len(batch) < BATCH_CHUNKS:
-            self._backlog = None
+            self.backlog = None
         return batch
 
     def closed(self, ending: Ending, now: float) -> None:
@@ -141,7 +138,7 @@ class Exchange(Generic[Late]):
         try:
             self._end(ending, now)
         finally:
-            self._backlog = None
+            self.backlog = None
             self._drop_body()
 
     # Request
@@ -168,9 +165,8 @@ class Exchange(Generic[Late]):
         self._request = cell.then
         return _NOTHING
 
-    def _hold_piece(self, message: Message, cell: "Cell[Request]", now: float) -> Replies:
-        piece = message.request_body
-        chunk = piece.body
+    def _hold_piece(self, piece: Piece, cell: "Cell[Request]", now: float) -> Replies:
+        chunk, end = piece
         if chunk:
             budget = self._budget
             if self._held + len(chunk) > budget.max_request_bytes:
@@ -179,7 +175,7 @@ class Exchange(Generic[Late]):
                 return self._reply(self.processor.buffers_full(now), now)
             self._held += len(chunk)
             self._chunks.append(chunk)
-        if not piece.end_of_stream:
+        if not end:
             return _NOTHING
         self._request = cell.ended
         return self._ask(self._whole_body(), now)
@@ -233,7 +229,7 @@ class Exchange(Generic[Late]):
         if len(body) <= CHUNK_BYTES and not trailers:
             self._drop_body()
             return reply, wire.request_body_reply(body, end=True)
-        self._backlog = self._pieces(body, trailers)
+        self.backlog = self._pieces(body, trailers)
         return reply, *self.more()
 
     def _pieces(self, body: bytes, trailers: bool) -> Iterator[bytes]:
@@ -264,9 +260,8 @@ class Exchange(Generic[Late]):
         reply = wire.response_headers_reply(mutation) if mutation else wire.RESPONSE_HEADERS_REPLY
         return (reply + self._complete(now) if end else reply,)
 
-    def _response_body(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
-        piece = message.response_body
-        chunk, end = piece.body, piece.end_of_stream
+    def _response_body(self, piece: Piece, cell: "Cell[Response]", now: float) -> Replies:
+        chunk, end = piece
         if chunk:
             self.processor.response_body(chunk, now)
         metadata = b""
@@ -289,19 +284,16 @@ class Exchange(Generic[Late]):
 
     # Either side
 
-    def _repeated_end(self, message: Message, cell: "Cell[Any]", now: float) -> Replies:
+    def _repeated_end(self, piece: Piece, cell: "Cell[Any]", now: float) -> Replies:
         """Pass over the empty last piece, which Envoy sends twice now and then; refuse bytes after it."""
-        if message.request_body.body or message.response_body.body:
-            return self._out_of_order(message, cell, now)
+        return self._out_of_order(piece, cell, now) if piece[0] else _NOTHING
+
+    def _ignore(self, _piece: Piece, _cell: "Cell[Any]", _now: float) -> Replies:
         return _NOTHING
 
-    def _ignore(self, _message: Message, _cell: "Cell[Any]", _now: float) -> Replies:
-        return _NOTHING
-
-    def _out_of_order(self, message: Message, _cell: "Cell[Any]", now: float) -> Replies:
+    def _out_of_order(self, _message: Message | Piece, cell: "Cell[Any]", now: float) -> Replies:
         request, response = self.states
-        kind = message.WhichOneof("request")
-        text = f"{kind} is out of order (request {request.name}, response {response.name})"
+        text = f"{cell.kind} is out of order (request {request.name}, response {response.name})"
         return self._fail(StatusCode.FAILED_PRECONDITION, text, now)
 
     def _unknown(self, _message: Message, _cell: "Cell[Any]", now: float) -> Replies:
@@ -350,11 +342,13 @@ _State = TypeVar("_State", Request, Response)
 class Cell(NamedTuple, Generic[_State]):
     """What a message does in one state of its side of the exchange."""
 
-    take: Callable[[Exchange[Any], Message, "Cell[Any]", float], Replies]
+    take: Callable[[Exchange[Any], Any, "Cell[Any]", float], Replies]
     then: _State
     """State of the side after a message that does not end it."""
     ended: _State
     """State of the side after a message that ends it."""
+    kind: str = ""
+    """The message's kind; `_rows` fills it in."""
 
 
 _R, _S = Request, Response
@@ -400,7 +394,9 @@ def _rows(
 ) -> dict[str, tuple[Cell[_State], ...]]:
     """Return the cells as tuples indexed by state, those of messages out of order filled in."""
     return {
-        kind: tuple(row.get(state, Cell(Exchange._out_of_order, state, state)) for state in states)
+        kind: tuple(
+            row.get(state, Cell(Exchange._out_of_order, state, state))._replace(kind=kind) for state in states
+        )
         for kind, row in cells.items()
     }
 

@@ -1,6 +1,6 @@
 """Joins an exchange to a gRPC call: bytes and time in, bytes out. Decides nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Generic
 
 from ext_proc.call import Stream
@@ -39,7 +39,10 @@ class ProcessHandler(Generic[Late]):
         try:
             replies = exchange.received(payload, self._clock())
             if replies:
-                self._send(replies)
+                if not self._stream.send(*replies):
+                    self._blocked = True
+                if exchange.backlog is not None:
+                    self._pump()
             elif exchange.waits:
                 exchange.on_resume = self._resumed
         except Exception as fault:
@@ -77,18 +80,13 @@ class ProcessHandler(Generic[Late]):
             return
         self._finish_when_sent()
 
-    def _send(self, replies: Sequence[bytes]) -> None:
-        if not self._stream.send(*replies):
-            self._blocked = True
-        self._pump()
-
     def _pump(self) -> None:
-        while self._exchange.has_more and not self._blocked:
+        while self._exchange.backlog is not None and not self._blocked:
             self._blocked = not self._stream.send(*self._exchange.more())
 
     def _finish_when_sent(self) -> None:
         exchange = self._exchange
-        if exchange.status is not None and not exchange.has_more:
+        if exchange.status is not None and exchange.backlog is None:
             self._stream.finish(*exchange.status)
 
     def _failed(self, fault: Exception) -> None:

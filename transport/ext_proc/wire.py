@@ -37,11 +37,8 @@ class HttpHeaders(Protocol):
     end_of_stream: bool
 
 
-class HttpBody(Protocol):
-    """One piece of a body."""
-
-    body: bytes
-    end_of_stream: bool
+Piece = tuple[bytes, bool]
+"""One piece of a body, and whether it is the last."""
 
 
 class _ProtocolConfig(Protocol):
@@ -54,12 +51,10 @@ class _Metadata(Protocol):
 
 
 class ProcessingRequest(Protocol):
-    """One message of the proxy; `decode` returns which kind of request it holds."""
+    """One message of the proxy that is no piece of a body."""
 
     request_headers: HttpHeaders
     response_headers: HttpHeaders
-    request_body: HttpBody
-    response_body: HttpBody
     metadata_context: _Metadata
     protocol_config: _ProtocolConfig
 
@@ -74,13 +69,64 @@ class MalformedMessageError(Exception):
 _parse: Final[Callable[[bytes], ProcessingRequest]] = cast("Any", _pb.ProcessingRequest).FromString
 
 
-def decode(payload: bytes) -> tuple[str, ProcessingRequest]:
-    """Return the kind of message ("request_headers", ...) and the message. Raises MalformedMessageError."""
+def decode(payload: bytes) -> tuple[str, Any]:
+    """Return the kind of message ("request_headers", ...) and the message: a Piece or a ProcessingRequest.
+
+    Most messages are pieces of a body, and a proxy repeats its metadata in each. Those that are laid out as
+    Envoy does, the piece first and then the metadata, are read without protobuf, in two fifths of its time;
+    the metadata, which nothing reads there, is skipped. Raises MalformedMessageError.
+    """
+    kind = _BODIES.get(payload[:1])
+    if kind is not None:
+        piece = _piece(payload)
+        if piece is not None:
+            return kind, piece
     try:
         message = _parse(payload)
     except DecodeError as error:
         raise MalformedMessageError(str(error)) from None
-    return message.WhichOneof("request") or "", message
+    kind = message.WhichOneof("request") or ""
+    if kind.endswith("_body"):
+        body = getattr(message, kind)
+        return kind, (body.body, body.end_of_stream)
+    return kind, message
+
+
+def _piece(payload: bytes) -> Piece | None:
+    """Read a piece of a body that stands before everything else; None for another layout or a longer one.
+
+    The lengths, of at most three bytes, are read in place: a call for each would take as long as the rest.
+    """
+    try:
+        at, size = 2, payload[1]
+        if size >= 0x80:
+            at, size = 3, size + (payload[2] - 1 << 7)
+            if payload[2] >= 0x80:
+                at, size = 4, size + (payload[3] - 1 << 14)
+                if payload[3] >= 0x80:
+                    return None
+        stop = at + size
+        body, end = b"", False
+        if size and payload[at] == _BODY_FIELD:
+            at, size = at + 2, payload[at + 1]
+            if size >= 0x80:
+                at, size = at + 1, size + (payload[at] - 1 << 7)
+                if payload[at - 1] >= 0x80:
+                    at, size = at + 1, size + (payload[at] - 1 << 14)
+                    if payload[at - 1] >= 0x80:
+                        return None
+            body = payload[at : at + size]
+            at += size
+        if at != stop:
+            if payload[at:stop] != _END_OF_STREAM:
+                return None
+            end = True
+    except IndexError:
+        return None
+    rest = len(payload) - stop
+    if rest and not (0 < rest < 1024 and payload.startswith(_METADATA_HEADS[rest], stop)):
+        return None
+    return body, end
 
 
 def body_modes(message: ProcessingRequest) -> tuple[int, int] | None:
@@ -172,6 +218,21 @@ def _mutation_prefix(length: int) -> bytes:
         size += len(head)
     return out
 
+
+def _metadata_head(size: int) -> bytes:
+    """Return how metadata begins that fills `size` bytes; what nothing begins with where none does."""
+    for length in range(max(0, size - 3), size - 1):
+        head = b"\x42" + _varint(length)
+        if len(head) + length == size:
+            return head
+    return bytes(size + 1)
+
+
+#: How metadata behind a piece of a body begins, by the bytes that are left for it.
+_METADATA_HEADS: Final = tuple(_metadata_head(size) for size in range(1024))
+#: Tags of the pieces, as their messages begin, and the tag of the bytes in them.
+_BODIES: Final = {b"\x22": "request_body", b"\x2a": "response_body"}
+_BODY_FIELD: Final = 0x0A
 
 #: The first bytes of a headers reply and of a content-length entry, by the length of what follows them.
 _MUTATION_PREFIXES: Final = tuple(_mutation_prefix(length) for length in range(1024))

@@ -111,7 +111,7 @@ def failed(peer: Peer) -> bool:
     assert status.code in {StatusCode.FAILED_PRECONDITION, StatusCode.INVALID_ARGUMENT}
     assert status.message
     assert peer.budget.held_bytes == 0
-    assert not peer.exchange.has_more
+    assert peer.exchange.backlog is None
     assert not peer.exchange.waits
     assert len(peer.processor.endings) == 1
     assert peer.feed(HEADERS, LAST, RESPONSE) == []
@@ -315,7 +315,7 @@ def test_a_large_body_is_handed_out_in_batches() -> None:
     peer.exchange.received(HEADERS, 1.0)
     first = peer.exchange.received(wire.request_body(b"x" * 3_000_000, end=True), 2.0)
     assert len(first) < 20
-    assert peer.exchange.has_more
+    assert peer.exchange.backlog is not None
 
 
 @pytest.mark.parametrize("response", [(RESPONSE_END,), (RESPONSE, RESPONSE_LAST)], ids=["headers", "body"])
@@ -329,7 +329,7 @@ def test_a_response_before_the_body_is_sent_leaves_the_body_counted_until_it_is(
     for message in response:
         exchange.received(message, 3.0)
     assert peer.processor.endings == [Ending.COMPLETED]
-    assert exchange.has_more
+    assert exchange.backlog is not None
     assert peer.budget.held_bytes == len(body)
     peer.drain()
     assert peer.budget.held_bytes == 0
@@ -342,7 +342,7 @@ def test_the_end_of_the_stream_frees_a_body_that_is_half_sent() -> None:
     peer.exchange.received(RESPONSE_END, 3.0)
     peer.close()
     assert peer.budget.held_bytes == 0
-    assert not peer.exchange.has_more
+    assert peer.exchange.backlog is None
 
 
 def test_a_body_over_its_limit_is_refused_by_the_processor() -> None:
@@ -406,7 +406,7 @@ def test_any_sequence_ends_once_and_holds_nothing(
     assert len(peer.processor.endings) == 1
     assert peer.processor.waiting.cancelled == (waited and not resumed)
     assert peer.budget.held_bytes == 0
-    assert not peer.exchange.has_more
+    assert peer.exchange.backlog is None
     assert letters(peer.replies).count("h") <= 1
 
 

@@ -68,7 +68,8 @@ class StreamUsage:
             self._skip = True
         elif self._skip:
             self._carry = b""
-        if _KEY in lines and _OBJECT.search(lines):
+        at = lines.find(_KEY)
+        if at >= 0 and _OBJECT.search(lines, at):
             self._scan(lines)
 
     def close(self) -> None:

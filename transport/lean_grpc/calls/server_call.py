@@ -134,9 +134,10 @@ class ServerCall:
             return False
         chunks: list[bytes] = []
         size = 0
+        longest = self._limits.max_send_message
         for payload in payloads:
             length = len(payload)
-            if length > self._limits.max_send_message:
+            if length > longest:
                 self._give_up(StatusCode.RESOURCE_EXHAUSTED, f"an answer of {length} bytes is too large")
                 return False
             if self.compress:
@@ -144,7 +145,7 @@ class ServerCall:
                 length = len(payload)
             else:
                 prefix = _pack_prefix(0, length)
-            chunks += (prefix, payload)
+            chunks += prefix, payload
             size += PREFIX_SIZE + length
         if not chunks:
             return not self._paused & _BY_PEER

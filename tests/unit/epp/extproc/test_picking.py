@@ -71,14 +71,14 @@ class Peer:
             got += self.exchange.received(payload, self.now)
             if self.exchange.waits:
                 self.exchange.on_resume = self._resumed
-            while self.exchange.has_more:
+            while self.exchange.backlog is not None:
                 got += self.exchange.more()
         self.replies += got
         return got
 
     def _resumed(self, late: Decision | Refusal) -> None:
         self.exchange.resumed(late, self.now)
-        while self.exchange.has_more:
+        while self.exchange.backlog is not None:
             self.replies += self.exchange.more()
 
     def close(self) -> None:
