@@ -1,0 +1,269 @@
+"""The blocks of one source: applies its events to the index. Pure.
+
+An engine names its blocks by hashes of its own, which another engine does not share. A source's dicts lead
+from such a hash to the key of the same tokens. A block stored after a parent continues the chain of the
+parent's key; one whose parent is not known is left out, because its key would be wrong.
+
+Engine blocks need not have the index's size: a longer one carries several keys, a shorter one none until the
+last of a whole block of the index is stored. An engine may store a block under one hash twice (two requests
+computed it at once); it is held until it was removed as often.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from xxhash import xxh64_intdigest
+
+from endpoint_picker.datalayer.kv_events import (
+    HASH_MASK,
+    TOKEN_BYTES,
+    Cleared,
+    Event,
+    Removed,
+    Stored,
+)
+from endpoint_picker.datalayer.kv_index import Blocks, KvIndex, Place, Slot, salted
+
+#: Groups of layers whose blocks reach back to the beginning of the prompt. A block of another group (a
+#: sliding window, a state-space layer) does not mean that the blocks before it are there.
+WHOLE_PREFIX: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+#: Kinds that are labels of metrics as they are; events name others, which strangers could make up.
+_LABELS: Final = WHOLE_PREFIX | {
+    "sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention",
+}  # fmt: skip
+#: Most groups of layers of a source.
+MAX_GROUPS: Final = 64
+
+
+class KvCounts:
+    """What happened to the events of all sources."""
+
+    __slots__ = ("forwarded", "removals_skipped", "stores_skipped", "suppressed")
+
+    def __init__(self) -> None:
+        self.stores_skipped: Counter[tuple[str, str]] = Counter()
+        """(kind of cache, reason) of stores that were left out; a store over the bound counts once."""
+        self.removals_skipped: Counter[tuple[str, str]] = Counter()
+        self.suppressed = 0
+        """Removals of blocks that were stored more than once, and stay."""
+        self.forwarded = 0
+        """Removals of blocks, known or not, that did not stay."""
+
+
+class SourceBlocks:
+    """What one source holds."""
+
+    __slots__ = ("_again", "_blocks", "_counts", "_groups", "_index", "_most", "slot")
+
+    def __init__(self, index: KvIndex, slot: Slot, counts: KvCounts, most: int) -> None:
+        self._index = index
+        self._counts = counts
+        self._most = most
+        self._blocks: dict[str, Blocks] = {}
+        """By tier."""
+        self._again: dict[str, dict[int, int]] = {}
+        """Tier to engine hash to how often it was stored beyond once."""
+        self._groups: dict[int, str] = {}
+        """Groups of layers whose blocks are not indexed, each with its kind."""
+        self.slot = slot
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks.values()))
+
+    def apply(self, event: Event) -> None:
+        """Change the index as the event says."""
+        if isinstance(event, Stored):
+            self._store(event)
+        elif isinstance(event, Removed):
+            self._remove(event)
+        elif isinstance(event, Cleared):
+            self.clear()
+
+    def clear(self) -> None:
+        """Drop all blocks."""
+        if self._blocks:
+            self._index.clear_source(self.slot, self._blocks.items())
+        self._forget()
+
+    def close(self) -> None:
+        """Drop all blocks and leave the index."""
+        self._index.remove_source(self.slot, self._blocks.items())
+        self._forget()
+
+    def _forget(self) -> None:
+        self._blocks = {}
+        self._again = {}
+        self._groups = {}
+
+    def _skip(self, event: Stored, reason: str) -> None:
+        self._counts.stores_skipped[_label(event.kind), reason] += 1
+
+    def _store(self, event: Stored) -> None:
+        if event.group is not None and not self._is_indexed(event):
+            return
+        holders = self._index.tier(event.medium)
+        if holders is None:
+            self._skip(event, "tier")
+            return
+        blocks = self._blocks.get(event.medium)
+        if blocks is None:
+            blocks = self._blocks[event.medium] = {}
+        if not event.tokens:
+            self._add_tier(event, blocks, holders)
+            return
+        count = len(event.hashes)
+        if len(event.tokens) != count * event.block_size * TOKEN_BYTES:
+            self._skip(event, "span")
+            return
+        if event.unnamed_adapter or (event.adapter and not self._index.note_adapter(event.adapter)):
+            self._skip(event, "adapter")
+            return
+        index = self._index
+        place: int | Place | None
+        if event.parent is None:
+            place = index.root(event.adapter)
+        else:
+            place = self._place(event.parent)
+            if place is None:
+                self._skip(event, "parent")
+                return
+        index.adopt_block_size(event.block_size)
+        room = min(self._most - len(blocks), index.max_entries - index.entries)
+        hashes: Sequence[int] = event.hashes
+        if count > room:
+            # What is known stays: the first blocks of a chain are worth more than the rest of it.
+            self._skip(event, "capacity")
+            hashes = hashes[: max(0, room)]
+        before = len(blocks)
+        if event.block_size == index.block_tokens and isinstance(place, int):
+            self._add_equal(event, hashes, place, blocks, holders)
+        else:
+            self._add_unequal(event, hashes, place, blocks, holders)
+        index.entries += len(blocks) - before
+        index.admitted += len(blocks) - before
+
+    def _add_equal(
+        self, event: Stored, hashes: Sequence[int], key: int, blocks: Blocks, holders: dict[int, int]
+    ) -> None:
+        """Add blocks of the index's own size."""
+        bit, size, tokens = self.slot.bit, event.block_size * TOKEN_BYTES, event.tokens
+        start = 0
+        for at, name in enumerate(hashes):
+            key = xxh64_intdigest(tokens[start : start + size], key) & HASH_MASK
+            start += size
+            if event.extra is not None and event.extra[at]:
+                key = salted(key, event.extra[at])
+            if name in blocks:
+                self._note_again(event.medium, name)
+                continue
+            blocks[name] = key
+            held = holders.get(key)
+            # The slot's own number where one source holds the block: it is stored once for all its blocks.
+            holders[key] = bit if held is None else held | bit
+
+    def _add_unequal(
+        self,
+        event: Stored,
+        hashes: Sequence[int],
+        place: int | Place,
+        blocks: Blocks,
+        holders: dict[int, int],
+    ) -> None:
+        """Add blocks of another size than the index's."""
+        key, tail = (place, b"") if isinstance(place, int) else (place.end, place.tail)
+        bit, size, tokens = self.slot.bit, event.block_size * TOKEN_BYTES, event.tokens
+        whole = self._index.block_tokens * TOKEN_BYTES
+        for at, name in enumerate(hashes):
+            tail += tokens[at * size : (at + 1) * size]
+            extra = b"" if event.extra is None else event.extra[at]
+            carried: list[int] = []
+            start = 0
+            while len(tail) - start >= whole:
+                key = xxh64_intdigest(tail[start : start + whole], key) & HASH_MASK
+                if extra:
+                    key = salted(key, extra)
+                carried.append(key)
+                start += whole
+            tail = tail[start:]
+            if name in blocks:
+                self._note_again(event.medium, name)
+                continue
+            alone = len(carried) == 1 and not tail
+            blocks[name] = key if alone else Place(key, tail, tuple(carried))
+            for each in carried:
+                holders[each] = holders.get(each, 0) | bit
+
+    def _add_tier(self, event: Stored, blocks: Blocks, holders: dict[int, int]) -> None:
+        """Add a tier to blocks that are known from another one."""
+        index = self._index
+        for name in event.hashes:
+            place = self._place(name)
+            if place is None:
+                self._skip(event, "unknown")
+            elif name in blocks:
+                self._note_again(event.medium, name)
+            elif len(blocks) >= self._most or index.entries >= index.max_entries:
+                self._skip(event, "capacity")
+            else:
+                blocks[name] = place
+                index.entries += 1
+                index.admitted += 1
+                for key in (place,) if isinstance(place, int) else place.carried:
+                    holders[key] = holders.get(key, 0) | self.slot.bit
+
+    def _place(self, name: int) -> int | Place | None:
+        """Return where a block ends in the chain of keys, whatever tier holds it."""
+        for blocks in self._blocks.values():
+            place = blocks.get(name)
+            if place is not None:
+                return place
+        return None
+
+    def _note_again(self, tier: str, name: int) -> None:
+        again = self._again.setdefault(tier, {})
+        again[name] = again.get(name, 0) + 1
+
+    def _is_indexed(self, event: Stored) -> bool:
+        if not event.kind or event.kind in WHOLE_PREFIX:
+            return True
+        if event.group is not None and len(self._groups) < MAX_GROUPS:
+            self._groups[event.group] = event.kind
+        self._skip(event, "kind")
+        return False
+
+    def _remove(self, event: Removed) -> None:
+        counts, index = self._counts, self._index
+        if event.group is not None and event.group in self._groups:
+            counts.removals_skipped[_label(self._groups[event.group]), "kind"] += 1
+            return
+        blocks = self._blocks.get(event.medium)
+        if blocks is None:
+            counts.forwarded += len(event.hashes)
+            return
+        holders, again = index.tiers[event.medium], self._again.get(event.medium)
+        bit, before, suppressed = self.slot.bit, len(blocks), 0
+        for name in event.hashes:
+            if again and name in again:
+                suppressed += 1
+                again[name] -= 1
+                if not again[name]:
+                    del again[name]
+                continue
+            place = blocks.pop(name, None)
+            if place is None:
+                continue
+            for key in (place,) if isinstance(place, int) else place.carried:
+                held = holders.get(key, 0)
+                if held == bit:
+                    del holders[key]
+                elif held:
+                    holders[key] = held & ~bit
+        counts.suppressed += suppressed
+        counts.forwarded += len(event.hashes) - suppressed
+        index.entries -= before - len(blocks)
+        index.evicted += before - len(blocks)
+
+
+def _label(kind: str) -> str:
+    return kind if kind in _LABELS else "other" if kind else "unspecified"
