@@ -38,7 +38,8 @@ NOT_OFFERED: Final = {
     "inference_request_metric": "this version predicts no latency",
     "flow_control_*, program_aware_*": "this version has no flow-control queue",
     "kv_cache_*": "this version reads no KV-cache events",
-    "encoder_cache_*, disagg_decision_total, pd_decision_total, disaggregatedset_*": "not disaggregated",
+    "encoder_cache_*": "comes with the cache of embeddings",
+    "disaggregatedset_*": "the screener has no metrics of its own",
     "model_rewrite_decisions_total": "this version rewrites no model names",
     "plugin_duration_seconds": "timing each plugin would cost more than most plugins do; "
     "`scheduler_e2e_duration_seconds` has the sum",

@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from endpoint_picker.config.not_offered import NOT_OFFERED
 from endpoint_picker.config.parsers import Parser
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.plugin import (
     Admitter,
     Filter,
@@ -41,6 +42,7 @@ PAGE: Final = Path(__file__).with_name("plugins.md")
 
 _KINDS: Final[dict[str, type[Plugin]]] = {
     "Profile handlers": ProfileHandler,
+    "Deciders": Decider,
     "Saturation detectors": SaturationDetector,
     "Request readers": RequestReader,
     "Screeners": Screener,
@@ -68,6 +70,7 @@ works as these do: [A plugin of your own](third-party-plugins.md).
 _DIFFERENCES: Final[dict[str, str]] = {
     "active-request-scorer": "`requestTimeout` has no effect there and is refused here",
     "agent-identity": "session-affinity can read it; it becomes the fairness ID with flow control",
+    "always-disagg-multimodal-decider": "media after the first MiB of a prompt are not seen",
     "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
     "not matched; a server that lacks an early block gets nothing for later ones",
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
@@ -76,7 +79,13 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "core-metrics-extractor": "all engines of a pod are combined; of several samples "
     "of a custom metric the mean counts; `cacheHitRate` is only here",
     "data-parallel-profile-handler": "the destination has no fallbacks, which the header would mislead",
+    "decode-filter": "keeps `encode-decode` as well, which no filter keeps there; none left is 503, not 429",
+    "disagg-headers-handler": "it does nothing and is checked against the profile handler",
+    "disagg-profile-handler": "decode-first shows the decode server as peer to the other stages; a server is "
+    "not sent to itself; a server whose metrics stopped coming gets no optional stage; a profile that can "
+    "never run is refused",
     "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
+    "encode-filter": "keeps `encode-decode` as well",
     "endpoint-attribute-filter": "an attribute is unknown after 2 s; one that no plugin writes is refused",
     "endpoint-attribute-scorer": "as endpoint-attribute-filter",
     "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "
@@ -95,6 +104,10 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
     "openai-parser": "without passthrough-parser it reads JSON bodies on all paths; models are not rewritten",
     "passthrough-parser": "it acts only where a configuration names it; there it is the last one by default",
+    "pd-profile-handler": "the names of producers are no parameters: each output has one producer; a prefill "
+    "profile needs `deciderPluginName`",
+    "prefix-based-pd-decider": "reads the match of whatever producer the configuration has; its stage's "
+    "candidates are matched also where no scorer asks for it",
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
     "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
     "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
@@ -107,8 +120,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "sessions); the session follows the endpoint that answered; no token for an error of the server",
     "session-affinity-scorer": "as session-affinity-filter",
     "session-id-producer": "it is not added by itself",
-    "topology-affinity-filter": "refused until a profile handler of the configuration chooses a peer, which "
-    "comes with disaggregation",
+    "topology-affinity-filter": "refused without a profile handler that chooses a peer",
     "topology-affinity-scorer": "as topology-affinity-filter",
     "topology-extractor": "the host is the pod's node unless hostnameLabel names a label",
     "token-load-scorer": "the name of the producer is no parameter: the ledger counts tokens",

@@ -38,6 +38,9 @@ PICKER_ANNOTATION: Final = "headroom.dev/picker"
 #: On a pod: comma-separated target ports that it serves; absent means all of the pool's.
 ACTIVE_PORTS_ANNOTATIONS: Final = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 
+#: On a pod: the stages that its model server works for, in a pool that serves them on different servers.
+ROLE_LABEL: Final = "llm-d.ai/role"
+
 EXT_PROC_PORT: Final = 9002
 HEALTH_PORT: Final = 9003
 METRICS_PORT: Final = 9090

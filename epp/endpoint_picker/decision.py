@@ -15,9 +15,9 @@ class Reservation:
 
     __slots__ = (
         "answered",
+        "decode_tokens",
         "generation",
         "is_primary",
-        "output_tokens",
         "prefix_chain",
         "profile",
         "released",
@@ -35,8 +35,9 @@ class Reservation:
         """Number among the reservations of its row, from 1; set by the ledger. -1 after `Ledger.move`."""
         self.tokens = tokens
         """Estimated uncached prompt tokens reserved on the row; 0 once the prompt has been computed."""
-        self.output_tokens = 0
-        """Expected tokens of the answer reserved on the row until the end; 0 unless they are counted."""
+        self.decode_tokens = 0
+        """Tokens reserved on the row until the end: the expected answer, if answers are counted, and the
+        prompt, if another server computes it."""
         self.released = False
         self.answered = False
         """The first byte of the response has come."""
@@ -51,7 +52,10 @@ class Reservation:
 
 
 class Decision:
-    """An answer with what it reserved. The receiver calls `Router.ended` for it, once."""
+    """An answer with what it reserved. The receiver calls `Router.ended` for it, once.
+
+    The first byte of the response ends all reservations but the primary's, which ends with the response.
+    """
 
     __slots__ = ("destination", "endpoint", "headers", "hooks", "prefix_hit", "reservations", "scores")
 

@@ -13,6 +13,8 @@ class Outcome(Enum):
     BAD_REQUEST = "bad-request"
     NO_ENDPOINTS = "rejected-no-endpoints"
     SATURATED = "rejected-saturated"
+    NOT_CACHED = "rejected-not-cached"
+    """The client asks for an answer only if the prompt is cached (`Prefer: if-available`)."""
     SHUTTING_DOWN = "rejected-shutting-down"
     """The decision waited when the picker began to drain."""
     TOO_LARGE = "rejected-too-large"
@@ -40,6 +42,7 @@ _STATUS = {
     Outcome.BAD_REQUEST: 400,
     Outcome.NO_ENDPOINTS: 503,
     Outcome.SATURATED: 429,
+    Outcome.NOT_CACHED: 412,
     Outcome.SHUTTING_DOWN: 503,
     Outcome.TOO_LARGE: 413,
     Outcome.OVERLOADED: 503,
@@ -49,6 +52,7 @@ _CODE = {
     Outcome.BAD_REQUEST: "BadRequest",
     Outcome.NO_ENDPOINTS: "ServiceUnavailable",
     Outcome.SATURATED: "ResourceExhausted",
+    Outcome.NOT_CACHED: "PreconditionFailed",
     Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
     Outcome.OVERLOADED: "ServiceUnavailable",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 Timed = tuple[str, float, float]
 """Name, begin and end of a piece of work on a request, in seconds of the pool's clock."""
@@ -12,6 +12,9 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 class InferenceRequest:
     """One request, as plugins see it."""
+
+    if_available: ClassVar[bool] = False
+    """The client wants an answer only if the picked endpoint holds the beginning of the prompt."""
 
     __slots__ = (
         "attributes",
@@ -57,3 +60,10 @@ class InferenceRequest:
         """Request headers by lower-case name, for plugins that read them; may be left empty."""
         self.timed: list[Timed] | None = None
         """Where plugins add what becomes a span of the decision (a queue, a prediction); None: not traced."""
+
+
+class ConditionalRequest(InferenceRequest):
+    """A request with `Prefer: if-available`."""
+
+    __slots__ = ()
+    if_available: ClassVar[bool] = True

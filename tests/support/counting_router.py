@@ -29,6 +29,8 @@ class CountingRouter:
         """Which bodies are read."""
         self.listeners: list[Any] = []
         self.decisions = Decisions(EndpointTable(), lambda: 0.0)
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Set on each request, as a decision says."""
         self.unrouted_refusals: list[Refusal] = []
 
     def decide(
@@ -49,6 +51,7 @@ class CountingRouter:
         rest = [each for each in allowed if each != chosen]
         reserved = (Reservation(row=0, generation=0, tokens=1),)
         decision = Decision(destination=",".join([chosen, *rest]), endpoint=chosen, reservations=reserved)
+        decision.headers = self.headers
         self.held.append(decision)
         return decision
 

@@ -44,7 +44,8 @@ def explanation(decision: Object, picker: str) -> str:
 
 
 def _profile(decision: Object, profile: Object) -> str:
-    lines = [f"Profile {profile['name']}: {decision['candidates']} candidates"]
+    stage = f" ({profile['stage']} stage)" if profile.get("stage") else ""
+    lines = [f"Profile {profile['name']}{stage}: {decision['candidates']} candidates"]
     cut_by: dict[str, str] = {}
     for each in profile["filters"]:
         cut_by |= dict.fromkeys(each["cut"], f"cut by {each['name']}")

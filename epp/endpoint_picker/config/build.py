@@ -12,7 +12,7 @@ from endpoint_picker.config.effective import Effective
 from endpoint_picker.config.not_offered import GATES_NOT_OFFERED, KEYS_NOT_OFFERED, sentence
 from endpoint_picker.config.parsers import OpenAiParser, Parser, PassthroughParser
 from endpoint_picker.config.picker_config import BodyReading, PickerConfig
-from endpoint_picker.config.registry import RENAMED, Registry
+from endpoint_picker.config.registry import DEPRECATED, RENAMED, Registry
 from endpoint_picker.config.schema import (
     API_VERSION,
     OLD_API_VERSION,
@@ -34,6 +34,7 @@ from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import Hooks
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH
+from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
 from endpoint_picker.scheduling.pickers.max_score import MaxScorePicker
@@ -85,12 +86,13 @@ def build(text: str, registry: Registry) -> PickerConfig:
     specs = spec.scheduling_profiles or (_all_in_one(listed),)
     with faults.noted():
         _check_profiles(specs, handler, listed)
+    _take_named(handler, listed, faults)
     providers = _providers(listed)
     running: list[Producer] = []
     made: list[Profile] = []
     for index, profile in enumerate(specs):
         where = f"schedulingProfiles[{index}].plugins"
-        made.append(_profile(profile, where, listed, providers, running, faults))
+        made.append(_profile(profile, where, listed, handler, providers, running, faults))
     profiles = tuple(made)
     detector: SaturationDetector = UtilizationDetector(UtilizationDetector.params_type())
     with faults.noted():
@@ -199,6 +201,24 @@ def _handler(listed: "Instances", faults: Faults) -> ProfileHandler:
         return SingleProfileHandler(NoParams())
     listed.used.add(found[0][0])
     return found[0][1]
+
+
+def _take_named(handler: ProfileHandler, listed: "Instances", faults: Faults) -> None:
+    """Give the handler the plugins that its parameters name."""
+    for parameter, name in handler.refers_to.items():
+        with faults.noted():
+            handler_name = next(each for each, plugin in listed.items() if plugin is handler)
+            path = f"{listed.path_of(handler_name)}.parameters.{parameter}"
+            found = listed.get(name)
+            if found is None and name in listed.broken:
+                raise ConsequentError(path, f'"{name}" could not be made')
+            if found is None:
+                names = ", ".join(sorted(listed))
+                raise ConfigError(path, f'no plugin is named "{name}"; listed: {names}')
+            listed.used.add(name)
+            fault = handler.take(parameter, found)
+            if fault:
+                raise ConfigError(path, fault)
 
 
 def _check_profiles(specs: Sequence[ProfileSpec], handler: ProfileHandler, listed: "Instances") -> None:
@@ -320,6 +340,7 @@ _USED_BY_REFERENCE: Final = (
     Filter,
     Scorer,
     Picker,
+    Decider,
     SaturationDetector,
     MetricsDataSource,
     CoreMetricsExtractor,
@@ -345,6 +366,7 @@ def _profile(
     spec: ProfileSpec,
     where: str,
     plugins: Instances,
+    handler: ProfileHandler,
     providers: Mapping[str, Producer],
     running: list[Producer],
     faults: Faults,
@@ -382,6 +404,9 @@ def _profile(
         pickers.append(_default_picker(plugins))
         with faults.noted():
             _add_producers(pickers[0], f'"{pickers[0].type_name}"', where, providers, producers)
+    for reader in handler.readers_of(spec.name):
+        with faults.noted():
+            _add_producers(reader, f'"{reader.type_name}"', where, providers, producers)
     running.extend(producers)
     early = next((at for at, each in enumerate(filters) if each.consumes), len(filters))
     return Profile(
@@ -574,3 +599,5 @@ def _warnings(spec: EndpointPickerConfig) -> Iterable[str]:
     for each in spec.plugins:
         if each.type in RENAMED:
             yield f"plugin type {each.type} is deprecated; write {RENAMED[each.type]}"
+        if each.type in DEPRECATED:
+            yield f"plugin type {each.type} is deprecated; {DEPRECATED[each.type]}"

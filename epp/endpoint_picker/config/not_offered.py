@@ -6,7 +6,7 @@ A configuration that has one is answered with the reason, and docs/plugins.md li
 from collections.abc import Mapping
 from typing import Final
 
-_DISAGGREGATION: Final = "not yet: comes with disaggregation, KV events and tokenisation"
+_KV_EVENTS: Final = "not yet: comes with KV events and tokenisation"
 _PREDICTION: Final = "not yet: comes with latency prediction"
 _FLOW: Final = "not yet: comes with flow control"
 _PARSERS: Final = "not yet: bodies of this API are not read"
@@ -17,13 +17,6 @@ _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 NOT_OFFERED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
-            "disagg-profile-handler",
-            "always-disagg-pd-decider",
-            "always-disagg-multimodal-decider",
-            "prefix-based-pd-decider",
-            "decode-filter",
-            "prefill-filter",
-            "encode-filter",
             "precise-prefix-cache-producer",
             "p2p-source-producer",
             "burst-prefix-cache-producer",
@@ -31,7 +24,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
             "mm-embeddings-cache-scorer",
             "token-producer",
         ),
-        _DISAGGREGATION,
+        _KV_EVENTS,
     ),
     **dict.fromkeys(
         ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
@@ -78,11 +71,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
         ),
         _CLUSTERS,
     ),
-    "by-label": _OLD + "write label-selector-filter",
     "tokenizer": _OLD + "its successor is token-producer",
-    "pd-profile-handler": _OLD + "its successor is disagg-profile-handler",
-    "disagg-headers-handler": _OLD + "its successor is disagg-profile-handler",
-    "prefill-header-handler": _OLD + "its successor is disagg-profile-handler",
     "precise-prefix-cache-scorer": _OLD
     + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
     "endpoint-notification-source": "no: the picker follows endpoints without being asked to",

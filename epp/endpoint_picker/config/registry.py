@@ -14,6 +14,14 @@ GROUP: Final = "headroom.epp.plugins"
 #: Old names of types, still accepted with a warning.
 RENAMED: Final[Mapping[str, str]] = {"by-label-selector": "label-selector-filter"}
 
+#: Types that are offered under their old names, and what to write in their place.
+DEPRECATED: Final[Mapping[str, str]] = {
+    "by-label": "write label-selector-filter",
+    "disagg-headers-handler": "remove it: disagg-profile-handler writes the headers",
+    "pd-profile-handler": "write disagg-profile-handler",
+    "prefill-header-handler": "remove it: disagg-profile-handler writes the header",
+}
+
 
 class Registry:
     """The plugin types that a configuration may name; a class is imported when it is first named."""

@@ -28,13 +28,16 @@ _Server = tuple[str, str, str, int, str]
 class _Away:
     """The reservations on a server that left the table, or that returned under another tenancy."""
 
-    __slots__ = ("awaiting", "moved", "requests", "reserved", "server", "tokens")
+    __slots__ = ("awaiting", "decode_tokens", "moved", "requests", "reserved", "server", "tokens")
 
-    def __init__(self, server: _Server, requests: int, tokens: int, awaiting: int, reserved: int) -> None:
+    def __init__(
+        self, server: _Server, requests: int, tokens: int, decode_tokens: int, awaiting: int, reserved: int
+    ) -> None:
         self.server = server
         self.requests = requests
         """Reservations that name the old tenancy. At 0 the entry is deleted: reservations bound entries."""
         self.tokens = tokens
+        self.decode_tokens = decode_tokens
         self.awaiting = awaiting
         self.reserved = reserved
         """Number of the tenancy's last reservation."""
@@ -95,7 +98,9 @@ class Ledger:
         table.unseen_work[row] = unseen * table.slowness[row]
         table.inflight_requests[row] += 1
         table.awaiting[row] += 1
-        table.inflight_tokens[row] += reservation.tokens + reservation.output_tokens
+        table.inflight_tokens[row] += reservation.tokens + reservation.decode_tokens
+        if reservation.decode_tokens:
+            table.decode_tokens[row] += reservation.decode_tokens
         self.held += 1
         self.reserved += 1
 
@@ -139,7 +144,8 @@ class Ledger:
         reservation.row, reservation.generation = row, self._table.generation[row]
         reservation.sequence = -1  # below every mark, also that of a server that has just returned
         self._table.inflight_requests[row] += 1
-        self._table.inflight_tokens[row] += reservation.output_tokens
+        self._table.inflight_tokens[row] += reservation.decode_tokens
+        self._table.decode_tokens[row] += reservation.decode_tokens
 
     def _uncount(self, reservation: Reservation) -> None:
         """Subtract the reservation's request and tokens from its row, or from its `_Away` entry."""
@@ -149,8 +155,9 @@ class Ledger:
         if table.generation[reservation.row] == reservation.generation or self._is_here(reservation):
             row = reservation.row
             table.inflight_requests[row] -= 1
-            if reservation.output_tokens:
-                table.inflight_tokens[row] -= reservation.output_tokens
+            if reservation.decode_tokens:
+                table.inflight_tokens[row] -= reservation.decode_tokens
+                table.decode_tokens[row] -= reservation.decode_tokens
             if reservation.sequence > self._seen[row]:
                 unseen = table.unseen[row] = table.unseen.item(row) - 1
                 table.unseen_work[row] = unseen * table.slowness[row]
@@ -158,8 +165,9 @@ class Ledger:
                 self._since_mark[row] -= 1
         else:
             tenancy = (reservation.row, reservation.generation)
-            if reservation.output_tokens and (away := self._away.get(tenancy)):
-                away.tokens -= reservation.output_tokens
+            if reservation.decode_tokens and (away := self._away.get(tenancy)):
+                away.tokens -= reservation.decode_tokens
+                away.decode_tokens -= reservation.decode_tokens
             self._leave(tenancy)
 
     def _is_here(self, reservation: Reservation) -> bool:
@@ -212,8 +220,14 @@ class Ledger:
         requests = int(table.inflight_requests[row])
         if requests and endpoint is not None:
             server, tenancy = _server(endpoint), (row, table.generation[row])
-            tokens = int(table.inflight_tokens[row])
-            self._away[tenancy] = _Away(server, requests, tokens, table.awaiting[row], self._reserved[row])
+            self._away[tenancy] = _Away(
+                server,
+                requests,
+                int(table.inflight_tokens[row]),
+                int(table.decode_tokens[row]),
+                table.awaiting[row],
+                self._reserved[row],
+            )
             self._away_servers[server] = tenancy
         for column in (self._reserved, self._marked, self._seen, self._since_mark):
             column[row] = 0
@@ -233,6 +247,7 @@ class Ledger:
         table.inflight_requests[row] = table.unseen[row] = self._since_mark[row] = away.requests
         table.unseen_work[row] = away.requests * table.slowness[row]
         table.inflight_tokens[row] = away.tokens
+        table.decode_tokens[row] = away.decode_tokens
         table.awaiting[row] = away.awaiting
         self._reserved[row] = away.reserved
         # -1 is below every sequence number: no scrape since the return has counted any of them.

@@ -77,6 +77,7 @@ class EndpointTable:
         "awaiting",
         "block_size",
         "contact",
+        "decode_tokens",
         "endpoints",
         "generation",
         "hostports",
@@ -134,8 +135,11 @@ class EndpointTable:
         self.inflight_tokens = np.zeros(size, dtype=np.int64)
         """Uncached prompt tokens that were sent and have not been computed yet.
 
-        With an inflight-load-producer also the tokens expected of the answers that have not ended.
+        And `decode_tokens`.
         """
+        self.decode_tokens = [0] * size
+        """The part of `inflight_tokens` that stays until the end of the requests: prompts that another server
+        computes, and with an inflight-load-producer the expected answers."""
         self.unseen = np.zeros(size, dtype=np.int64)
         """Requests in flight that the last good scrape cannot have counted."""
         self.unseen_work: Floats = np.zeros(size)
@@ -266,7 +270,7 @@ class EndpointTable:
         self.missing[row] = 0
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
-        self.unseen[row] = self.awaiting[row] = self.page_answers[row] = 0
+        self.unseen[row] = self.awaiting[row] = self.page_answers[row] = self.decode_tokens[row] = 0
         self.slowness[row] = 1.0
         self.unseen_work[row] = 0.0
         self.answered_at[row] = self.progress_at[row] = self.page_changed_at[row] = -math.inf
@@ -321,6 +325,7 @@ _COLUMNS: Final[Mapping[str, float]] = {
 
 _LISTS: Final[Mapping[str, float]] = {
     "awaiting": 0,
+    "decode_tokens": 0,
     "progress_at": -math.inf,
     "answered_at": -math.inf,
     "page_changed_at": -math.inf,

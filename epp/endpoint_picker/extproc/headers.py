@@ -49,8 +49,10 @@ STRIPPED: Final = frozenset(
 #: The usual content types; they need no parsing.
 _BARE_TYPES: Final = frozenset({"application/json", "text/event-stream"})
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+_PREFER: Final = "prefer"
+_IF_AVAILABLE: Final = "if-available"
 _READ: Final = frozenset(
-    {":method", ":path", "content-type", REQUEST_ID_HEADER, OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER}
+    {":method", ":path", "content-type", _PREFER, REQUEST_ID_HEADER, OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER}
 )
 _KNOWN: Final = _READ | STRIPPED
 
@@ -82,7 +84,18 @@ class HeaderView(Mapping[str, str]):
 class RequestHeaders:
     """What the picker keeps of a request's headers."""
 
-    __slots__ = ("all", "api", "content_type", "ends", "method", "objective", "path", "remove", "request_id")
+    __slots__ = (
+        "all",
+        "api",
+        "content_type",
+        "ends",
+        "if_available",
+        "method",
+        "objective",
+        "path",
+        "remove",
+        "request_id",
+    )
 
     def __init__(self, message: HttpHeaders) -> None:
         self.all = HeaderView(message)
@@ -113,6 +126,8 @@ class RequestHeaders:
         """The known API that the path belongs to."""
         self.content_type = media_type(found.get("content-type", ""))
         self.request_id = found.get(REQUEST_ID_HEADER, "")
+        self.if_available = _PREFER in found and _prefers(found[_PREFER])
+        """The client wants an answer only if the prompt is cached."""
         self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
 
     def call_for_json(self, body: bytes | None) -> bool:
@@ -127,6 +142,11 @@ class RequestHeaders:
         if body is None:
             return self.ends and self.api is not None
         return self.api is not None or not self.content_type or is_json(self.content_type)
+
+
+def _prefers(header: str) -> bool:
+    """Tell whether a Prefer header (RFC 7240) has the preference if-available."""
+    return any(each.partition(";")[0].strip().lower() == _IF_AVAILABLE for each in header.split(","))
 
 
 def _text(header: HeaderValue) -> str:

@@ -12,7 +12,7 @@ from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
-from endpoint_picker.request import InferenceRequest
+from endpoint_picker.request import ConditionalRequest, InferenceRequest
 from ext_proc import wire
 from ext_proc.body import apis
 from ext_proc.body.usage import DocumentUsage, StreamUsage, UsageReader
@@ -65,7 +65,8 @@ class Picking:
         assert headers is not None  # noqa: S101 - the exchange calls request_headers first
         size = len(body) if body else 0
         record.request_bytes = size
-        request = InferenceRequest(
+        kind = ConditionalRequest if headers.if_available else InferenceRequest
+        request = kind(
             request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
         )
         if headers.call_for_json(body) and self._router.reads_body(of_known_api=headers.api is not None):

@@ -15,6 +15,8 @@ from lean_grpc.status import StatusCode
 
 #: Longest sentence, in characters: a client must not get its own body back in an error.
 MAX_MESSAGE: Final = 1000
+#: Refusals that say something about the request and nothing about the pool: it was not dropped.
+_ABOUT_THE_REQUEST: Final = (Outcome.BAD_REQUEST, Outcome.NOT_CACHED)
 _JSON: Final = ("content-type", "application/json")
 #: `error.type` by status, as each API's own server names it; the second table is Anthropic's.
 _OPENAI_TYPES: Final[Mapping[int, str]] = {429: "rate_limit_error"}
@@ -48,7 +50,7 @@ def refusal_reply(
     message = message[:MAX_MESSAGE]
     status, reason = outcome.http_status, outcome.value
     retry_after = outcome.retry_after if retry_after is None else retry_after
-    added = [] if outcome is Outcome.BAD_REQUEST else [(DROPPED_REASON, reason)]
+    added = [] if outcome in _ABOUT_THE_REQUEST else [(DROPPED_REASON, reason)]
     if retry_after:
         added.append(("retry-after", str(retry_after)))
     if headers is not None and headers.content_type.startswith("application/grpc"):

@@ -192,6 +192,7 @@ def _profile(kept: Kept, run: Run) -> Pausing:
         scored = yield from _scored(kept, run, profile)
     return {
         "name": run.profile,
+        "stage": kept.scheduling.handler.stage_of(run.profile) if kept.scheduling else "",
         "filters": filters,
         "scorers": [{"name": each.name, "weight": each.weight} for each in profile.scorers],
         "picker": profile.picker_name,

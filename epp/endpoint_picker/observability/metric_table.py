@@ -90,6 +90,14 @@ def _of_pool(name: str, text: str, twin: str = "") -> Family:
     )
 
 
+_STAGES: Final = ("plugin_name", "plugin_type", "model_name", "decision_type")
+
+
+def _of_stages(name: str, text: str) -> Family:
+    twin = Twin("llm_d_inference_scheduler_" + name, _same(*_STAGES))
+    return Family(name, _COUNTER, text, _STAGES, twin=twin)
+
+
 _ENDPOINT: Final = ("endpoint_name", "namespace", "port")
 
 _ALL: Final = (
@@ -173,6 +181,22 @@ _ALL: Final = (
     ),
     Family("inflight_requests", _GAUGE, "Reserved requests.", _ENDPOINT),
     Family("inflight_tokens", _GAUGE, "Reserved tokens.", _ENDPOINT),
+    Family(
+        "inflight_decode_tokens",
+        _GAUGE,
+        "The part of inflight_tokens that stays reserved until the end of the requests.",
+        _ENDPOINT,
+        own=True,
+    ),
+    _of_stages("disagg_decision_total", "Decisions of disagg-profile-handler, by the stages that they have."),
+    _of_stages("pd_decision_total", "Decisions of pd-profile-handler, by the stages that they have."),
+    Family(
+        "disagg_stages_dropped_total",
+        _COUNTER,
+        "Stages that a decider wanted, and that no endpoint was left for.",
+        ("plugin_type", "stage"),
+        own=True,
+    ),
     Family(
         "prefix_indexer_size",
         _GAUGE,

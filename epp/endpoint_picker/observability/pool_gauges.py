@@ -1,6 +1,7 @@
 """Gauges over the endpoint table, computed on every collection. They change nothing."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from endpoint_picker.datalayer.contact import count_contacts, count_missing
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
+from endpoint_picker.scheduling.handlers.disaggregated import DisaggProfileHandler, PdProfileHandler
 from endpoint_picker.scheduling.plugin import Pool
 from inference_api.offered import Offered
 
@@ -67,12 +69,29 @@ def add_pool_gauges(
     )
     metrics.read_each("inflight_requests", lambda: column(table.inflight_requests))
     metrics.read_each("inflight_tokens", lambda: column(table.inflight_tokens))
+    metrics.read_each("inflight_decode_tokens", lambda: column(np.array(table.decode_tokens)))
+    for family, handler in _DECISIONS.items():
+        metrics.read_each(family, partial(_decisions, pool, handler))
+    metrics.read_each("disagg_stages_dropped_total", pool.stages.dropped.items)
     metrics.read("prefix_indexer_size", lambda: pool.index.entries, _PREFIX_PRODUCER)
     metrics.read("datalayer_poll_errors_total", scraping.failures, ("metrics-data-source",))
     metrics.read("datalayer_scrapes", scraping.scrapes)
     metrics.read("datalayer_scrape_failures", scraping.failures)
     metrics.read("config_valid", lambda: not offered().config.error)
     metrics.read("priorities_valid", lambda: not offered().priorities.error)
+
+
+#: Family -> the handler whose decisions it counts.
+_DECISIONS: Final = {
+    "disagg_decision_total": DisaggProfileHandler.type_name,
+    "pd_decision_total": PdProfileHandler.type_name,
+}
+
+
+def _decisions(pool: Pool, handler: str) -> Iterator[tuple[Labels, float]]:
+    for (kind, model, decision_type), count in pool.stages.items():
+        if kind == handler:
+            yield (kind, kind, model, decision_type), count
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -47,6 +47,7 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "metricsAgeSeconds": round(age, 3) if np.isfinite(age) else None,
         "inFlightRequests": int(table.inflight_requests[row]),
         "inFlightTokens": int(table.inflight_tokens[row]),
+        "decodeTokens": table.decode_tokens[row],
         "unseenRequests": int(table.unseen[row]),
         "blockSize": int(table.block_size[row]),
         "numBlocks": int(table.num_blocks[row]),

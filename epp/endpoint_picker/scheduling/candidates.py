@@ -61,7 +61,7 @@ class Candidates:
         self.block_tokens = 0
         """Tokens in a block; 0 when nothing was matched."""
         self.prefix_chain: Sequence[int] = ()
-        """Hashes of the prompt's blocks."""
+        """Hashes of the prompt's blocks; not empty before that when an earlier profile has made them."""
 
     def narrow(self, rows: Rows) -> None:
         """Keep only these of the rows, with their prefix matches."""

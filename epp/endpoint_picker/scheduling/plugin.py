@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from endpoint_picker.datalayer.ledger import Ledger
 from endpoint_picker.datalayer.prefix_index import PrefixIndex
+from endpoint_picker.datalayer.stage_counts import StageCounts
 from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
 from endpoint_picker.decision import Decision, Refusal, Reservation
 from endpoint_picker.record import Record
@@ -64,7 +65,7 @@ class OutputEstimate:
 class Pool:
     """State that plugins share and that outlives a configuration. table.py names the writers of columns."""
 
-    __slots__ = ("clock", "index", "ledger", "output", "progress", "rng", "table", "wake")
+    __slots__ = ("clock", "index", "ledger", "output", "progress", "rng", "stages", "table", "wake")
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.table = EndpointTable()
@@ -73,6 +74,8 @@ class Pool:
         self.index = PrefixIndex(self.table)
         self.output: OutputEstimate | None = None
         """The expected length of answers, if the ledger is to count them."""
+        self.stages = StageCounts()
+        """Written by handlers of several stages."""
         self.clock = clock
         """Monotonic, in seconds."""
         self.rng: RandomSource

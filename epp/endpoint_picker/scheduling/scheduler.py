@@ -10,7 +10,6 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.decision import NO_HOOKS, Decision, Hook, Hooks, Refusal, Reservation
 from endpoint_picker.outcomes import Outcome
@@ -21,7 +20,7 @@ from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import MayWait, Plugin, Pool, RandomSource, SaturationDetector
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
-from ext_proc.body.openai import MAX_MATERIAL_BYTES
+from endpoint_picker.scheduling.prompt_size import prompt_tokens
 
 #: Saturation from which a request of negative priority is refused.
 SATURATED: Final = 1.0
@@ -30,6 +29,7 @@ SATURATED: Final = 1.0
 DATA_PARALLEL_HEADER: Final = "x-data-parallel-host-port"
 
 _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
+_NOT_CACHED: Final = Refusal(Outcome.NOT_CACHED, "no decode worker has the requested KV cache")
 _SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
 
 _T = TypeVar("_T")
@@ -108,6 +108,7 @@ class Scheduler:
         "prompt_blocks",
         "recorder",
         "refused_no_endpoints",
+        "refused_not_cached",
         "refused_saturated",
     )
 
@@ -130,6 +131,7 @@ class Scheduler:
         """Whether decisions have the scores of their candidates, for the proxy's metadata."""
         self.picked = 0
         self.refused_no_endpoints = 0
+        self.refused_not_cached = 0
         self.refused_saturated = 0
         self.prompt_blocks = 0
         """Prompt blocks of all picks, the hit rate's denominator."""
@@ -196,6 +198,10 @@ class Scheduler:
             self.refused_no_endpoints += 1
             self.recorder.refused(request, rows, (candidates,), scheduling, _NO_ENDPOINTS)
             return _NO_ENDPOINTS
+        if request.if_available and not (chosen[0].prompt_blocks and _matched(chosen[0])):
+            self.refused_not_cached += 1
+            self.recorder.refused(request, rows, chosen, scheduling, _NOT_CACHED)
+            return _NOT_CACHED
         decision = self._decision(request, chosen)
         if self.emit_scores:
             decision.scores = self._scores(chosen[0], scheduling)
@@ -217,25 +223,42 @@ class Scheduler:
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Give the prompt's tokens back, as it has been computed, and call the followers.
 
-        When another endpoint than the primary answered, the primary's reservation moves there and the others
-        are released. All are released when that address is no ready endpoint.
+        All reservations but the primary's are released. When another endpoint than the primary answered, the
+        primary's moves there; it is released, too, when that address is no ready endpoint.
         """
-        ledger = self.pool.ledger
+        ledger, reservations = self.pool.ledger, decision.reservations
+        served, pool = reservations[0], self.pool
         if record.served_by and record.served_by != decision.endpoint:
             row = self.pool.table.row_of(record.served_by)
-            for at, reservation in enumerate(decision.reservations):
-                if row is None or at:
-                    ledger.release(reservation)
-                else:
-                    ledger.move(reservation, row)
+            if row is None:
+                ledger.release(served)
+            else:
+                ledger.move(served, row)
         else:
-            for reservation in decision.reservations:
-                ledger.computed(reservation)
-        served, pool = decision.reservations[0], self.pool
+            ledger.computed(served)
+        late = len(reservations) > 1 and self._stages_over(reservations[1:], record)
         if pool.table.generation[served.row] == served.generation:
-            pool.progress.answered(served.row, record.first_byte_at - record.decided_at, pool.clock())
+            if late:
+                pool.progress.lives(served.row, pool.clock())
+            else:
+                pool.progress.answered(served.row, record.first_byte_at - record.decided_at, pool.clock())
         for hook in decision.hooks.first_byte:
             self._follow(hook, decision, record)
+
+    def _stages_over(self, reservations: Sequence[Reservation], record: Record) -> bool:
+        """Release the stages before the answer; return whether the answer came later than the patience.
+
+        An answer within the patience is a sign of life of all its endpoints. A later one may come from a
+        server that waited for the stage before it in vain and did its work: it says nothing about that
+        stage's endpoint, and nothing about how long an answer takes.
+        """
+        pool = self.pool
+        late = record.first_byte_at - record.decided_at > pool.progress.patience_s
+        for reservation in reservations:
+            if not late and pool.table.generation[reservation.row] == reservation.generation:
+                pool.progress.lives(reservation.row, pool.clock())
+            pool.ledger.release(reservation)
+        return late
 
     def ended(self, decision: Decision, record: Record) -> None:
         """Release all reservations, then call the followers. A further call releases nothing."""
@@ -301,16 +324,14 @@ class Scheduler:
         hostports = self.pool.table.hostports
         rows = first.rows[first.order].tolist()
         endpoint = hostports[rows[0]]
-        # Prompt material ends at MAX_MATERIAL_BYTES; estimate a longer prompt by the size of the body.
-        size = len(request.prompt)
-        tokens = (size if size < MAX_MATERIAL_BYTES else request.body_bytes) // BYTES_PER_TOKEN
+        tokens = prompt_tokens(request)
         blocks = first.prompt_blocks
         matched = _matched(first) if blocks else 0
         generation = self.pool.table.generation
         reservation = Reservation(rows[0], generation[rows[0]], tokens - matched * first.block_tokens)
         output = self.pool.output
         if output is not None:
-            reservation.output_tokens = output.of(tokens, request.max_tokens)
+            reservation.decode_tokens = output.of(tokens, request.max_tokens)
         reservation.is_primary = True
         reservation.profile = first.profile
         decision = Decision(
@@ -323,6 +344,8 @@ class Scheduler:
         )
         if first.entry_port:
             _enter_by(decision, first.entry_port)
+        if len(chosen) > 1:
+            self._scheduling.handler.complete(decision, chosen, self.pool.table, tokens)
         self.picked += 1
         if blocks:
             decision.prefix_hit = matched / blocks

@@ -18,7 +18,9 @@ _MAX_PIECES: Final = 65_536
 #: A message's part that is no text (an image, a file) enters as a digest when its JSON is longer, in bytes.
 _MAX_REFERENCE: Final = 256
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-_START, _NEXT, _MEDIA = b"\x01", b"\x02", b"\x03"  # bytes that no UTF-8 text of a prompt needs
+_START, _NEXT, _MEDIA, _OTHER = b"\x01", b"\x02", b"\x03", b"\x04"  # bytes that no UTF-8 text needs
+#: Types of a message's parts that an encoder turns into embeddings.
+_MEDIA_TYPES: Final = frozenset({"image_url", "video_url", "audio_url", "input_audio"})
 
 
 def bounded(pieces: Iterable[bytes]) -> bytes:
@@ -31,6 +33,14 @@ def bounded(pieces: Iterable[bytes]) -> bytes:
         if size >= MAX_MATERIAL_BYTES or len(kept) >= _MAX_PIECES:
             break
     return b"".join(kept)[:MAX_MATERIAL_BYTES]
+
+
+def has_media(prompt: bytes) -> bool:
+    """Tell whether the prompt material of a chat has an image, video or audio.
+
+    Text that holds the byte U+0003 counts as well.
+    """
+    return _MEDIA in prompt
 
 
 def chat(document: dict[str, object]) -> Iterator[bytes]:
@@ -111,7 +121,8 @@ def _content(content: object) -> Iterator[bytes]:
                 yield _text(text)
             else:
                 reference = _canonical(part)
-                yield _MEDIA
+                kind = part.get("type") if isinstance(part, dict) else None
+                yield _MEDIA if isinstance(kind, str) and kind in _MEDIA_TYPES else _OTHER
                 yield reference if len(reference) <= _MAX_REFERENCE else blake2b(reference).digest()
     elif content is not None:
         yield _canonical(content)

@@ -84,7 +84,8 @@ class ApproxPrefixCacheProducer(Producer, Follower):
     def produce(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> None:
         """Write how many leading blocks of the prompt each candidate holds."""
         index = self._index
-        chain = index.hashes(request.model, request.prompt)
+        # An earlier profile of the same decision has hashed the prompt already.
+        chain = candidates.prefix_chain or index.hashes(request.model, request.prompt)
         candidates.prefix_chain = chain
         candidates.prompt_blocks = len(chain)
         candidates.block_tokens = index.block_tokens

@@ -390,3 +390,110 @@ def test_check_config_says_the_same(
     if out:
         # What it prints is accepted, and comes to the same.
         assert build(out, REGISTRY).effective == yaml.safe_load(out)
+
+
+def staged(order: str, plugins: str, profiles: str, version: str = "llm-d.ai/v1alpha1") -> str:
+    return f"""
+apiVersion: {version}
+kind: EndpointPickerConfig
+plugins:
+{plugins}
+- type: queue-scorer
+- type: prefill-filter
+- type: decode-filter
+- type: prefix-based-pd-decider
+  parameters: {{nonCachedTokens: 16}}
+{order}
+schedulingProfiles:
+{profiles}
+"""
+
+
+PREFILL_DECODE = """
+- name: prefill
+  plugins:
+  - pluginRef: prefill-filter
+  - pluginRef: max-score-picker
+  - {pluginRef: prefix-cache-scorer, weight: 2}
+  - {pluginRef: queue-scorer, weight: 1}
+- name: decode
+  plugins:
+  - pluginRef: decode-filter
+  - pluginRef: max-score-picker
+  - {pluginRef: prefix-cache-scorer, weight: 2}
+  - {pluginRef: queue-scorer, weight: 1}
+"""
+HANDLER = "- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}"
+APPROX = """
+- type: approx-prefix-cache-producer
+  parameters:
+    {blockSizeTokens: 16, autoTune: false, maxPrefixTokensToMatch: 4096, lruCapacityPerServer: 31250}
+- type: prefix-cache-scorer
+- type: max-score-picker
+"""
+ENCODE_TOO = """
+- type: disagg-headers-handler
+- type: encode-filter
+- type: always-disagg-multimodal-decider
+- type: disagg-profile-handler
+  parameters:
+    deciders: {encode: always-disagg-multimodal-decider, prefill: prefix-based-pd-decider}
+"""
+THREE = """
+- name: encode
+  plugins: [{pluginRef: encode-filter}]
+- name: prefill
+  plugins: [{pluginRef: prefill-filter}, {pluginRef: queue-scorer, weight: 1}]
+- name: decode
+  plugins: [{pluginRef: decode-filter}, {pluginRef: queue-scorer, weight: 1}]
+"""
+OLD_HANDLER = """
+- {type: pd-profile-handler, parameters: {deciderPluginName: prefix-based-pd-decider, primaryPort: 8000}}
+- {type: prefill-header-handler}
+"""
+COORDINATED = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: decode-filter}
+- {type: queue-scorer}
+- {type: max-score-picker}
+- {type: single-profile-handler}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: decode-filter}, {pluginRef: queue-scorer, weight: 1}, {pluginRef: max-score-picker}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "stages"),
+    [
+        pytest.param(staged(HANDLER, APPROX, PREFILL_DECODE), ["decode", "prefill"], id="P/D"),
+        pytest.param(
+            staged("", ENCODE_TOO, THREE, "inference.networking.x-k8s.io/v1alpha1"),
+            ["decode", "encode", "prefill"],
+            id="E/P/D, old group and header plugin",
+        ),
+        pytest.param(
+            staged(OLD_HANDLER, APPROX, PREFILL_DECODE), ["decode", "prefill"], id="deprecated P/D handler"
+        ),
+        pytest.param(COORDINATED, ["default"], id="decode picker of a coordinator"),
+    ],
+)
+def test_configurations_of_disaggregated_pools_load_and_decide(
+    config: str, stages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(config)
+    assert run([str(file)]) == 0, capsys.readouterr().err
+    router = build_router(config_text=config, clock=lambda: 100.0, rng=np.random.default_rng(1))
+    assert not router.config_error, router.config_error
+    router.replace_endpoints(
+        Endpoint(role, "d", f"10.0.0.{at}", 8000, labels={"llm-d.ai/role": role})
+        for at, role in enumerate(("encode", "prefill", "decode"))
+    )
+    prompt = b"\x03" + bytes(399)
+    answer = router.decide(InferenceRequest(request_id="r", prompt=prompt), None, lambda _late: None)
+    assert isinstance(answer, Decision)
+    assert [each.profile for each in answer.reservations] == stages
+    assert answer.endpoint == "10.0.0.2:8000"

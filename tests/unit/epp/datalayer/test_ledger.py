@@ -260,7 +260,7 @@ def test_expected_answers_count_until_the_end_wherever_the_endpoint_is() -> None
 
     def expecting(tokens: int) -> Reservation:
         reservation = picked(table, row)
-        reservation.output_tokens = tokens
+        reservation.decode_tokens = tokens
         ledger.reserve(reservation)
         return reservation
 

@@ -160,6 +160,40 @@ def test_control_headers_of_a_client_are_removed_and_others_left() -> None:
     assert wire.set_headers(head)["x-gateway-destination-endpoint"] == A
 
 
+@pytest.mark.parametrize(
+    ("sent", "asks"),
+    [
+        ({"prefer": "if-available"}, True),
+        ({"Prefer": "respond-async, If-Available; wait=1"}, True),
+        ({"prefer": "respond-async"}, False),
+        ({"prefer": "x-if-available"}, False),
+        ({}, False),
+    ],
+)
+def test_a_client_may_prefer_an_answer_from_the_cache(sent: dict[str, str], asks: bool) -> None:
+    peer = Peer()
+    peer.feed(*post(wire.body_of(), headers=sent))
+    assert peer.router.requests[0].if_available is asks
+
+
+def test_a_prompt_that_is_not_cached_is_no_dropped_request() -> None:
+    peer = Peer(CountingRouter(A, refusal=Refusal(Outcome.NOT_CACHED, "because")))
+    peer.feed(*post(wire.body_of()))
+    answer = peer.immediate
+    assert answer.status.code == 412
+    assert json.loads(answer.body)["error"]["code"] == "rejected-not-cached"
+    assert [h.header.key for h in answer.headers.set_headers] == ["content-type"]
+
+
+def test_headers_of_a_decision_replace_a_clients_copies() -> None:
+    router = CountingRouter(A)
+    router.headers = (("x-prefiller-host-port", B),)
+    sent = {"x-prefiller-host-port": "6.6.6.6:2", "x-encoder-hosts-ports": "6.6.6.6:3"}
+    (head, _) = wire.read(Peer(router).feed(*post(wire.body_of(), headers=sent)))
+    assert set(head.request_headers.response.header_mutation.remove_headers) == set(sent)
+    assert wire.set_headers(head)["x-prefiller-host-port"] == B
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
 def test_a_request_without_body_is_picked_for_at_once(method: str) -> None:
     peer = Peer()

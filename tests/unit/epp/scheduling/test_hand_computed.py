@@ -384,6 +384,7 @@ KEPT: list[tuple[str, str, dict[str, Any], Situation, list[int]]] = [
     ),
 ]
 
+REVISIONS_OF_THREE: Sequence[Mapping[str, str]] = ({"rev": "a"}, {"rev": "b"}, {})
 KEPT += [
     ("session-affinity-filter", "token", {}, S(headers={"x-session-token": TOKEN_P1}), [1]),
     ("session-affinity-filter", "no token", {}, S(headers={"x-session-token": "%%"}), [0, 1, 2]),
@@ -400,6 +401,23 @@ KEPT += [
     ),
     ("topology-affinity-filter", "rack", {"minAffinity": "rack"}, S(labels=PLACES, peer=2), [0, 2]),
     ("topology-affinity-filter", "nothing near", {}, S(labels=PLACES, peer=2), [0, 1, 2]),
+]
+
+ROLES = ({}, {"llm-d.ai/role": "encode-decode"}, {"llm-d.ai/role": "both"})
+KEPT += [
+    # No label answers whole requests, both is prefill-decode.
+    ("decode-filter", "roles", {}, S(labels=ROLES), [0, 1, 2]),
+    ("decode-filter", "other", {}, S(labels=({"llm-d.ai/role": "prefill"}, {"llm-d.ai/role": "?"}, {})), [2]),
+    ("prefill-filter", "roles", {}, S(labels=ROLES), [2]),
+    ("encode-filter", "roles", {}, S(labels=ROLES), [1]),
+    ("by-label", "values", {"label": "rev", "validValues": ["b"]}, S(labels=REVISIONS_OF_THREE), [1]),
+    (
+        "by-label",
+        "no label",
+        {"label": "rev", "validValues": ["b"], "allowsNoLabel": True},
+        S(labels=REVISIONS_OF_THREE),
+        [1, 2],
+    ),
 ]
 
 ORDERS: list[tuple[str, str, dict[str, Any], Sequence[float], Sequence[float], list[int]]] = [
@@ -601,6 +619,88 @@ plugins: [{type: data-parallel-profile-handler, parameters: {primaryPort: 9000}}
     assert decision.headers == (("x-data-parallel-host-port", "10.0.0.1:8001"),)
 
 
+def staged(plugins: str, prompt: bytes, **headers: str) -> Decision:
+    """Return the decision of a pool with an encode, two prefill and two decode servers; e0 is 10.0.0.0."""
+    config = f"""
+plugins: [{{type: decode-filter}}, {{type: prefill-filter}}, {{type: queue-scorer}},
+  {{type: max-score-picker, parameters: {{maxNumOfEndpoints: 1}}}}, {plugins}]
+schedulingProfiles:
+- {{name: decode, plugins: [{{pluginRef: decode-filter}}, {{pluginRef: queue-scorer}}]}}
+- {{name: prefill, plugins: [{{pluginRef: prefill-filter}}, {{pluginRef: queue-scorer}}]}}
+"""
+    if "encode: " in plugins:
+        config = config.replace("[{type", "[{type: encode-filter}, {type", 1)
+        config += "- {name: encode, plugins: [{pluginRef: encode-filter}]}\n"
+    router = build_router(config_text=config, clock=lambda: NOW, rng=np.random.default_rng(1))
+    assert not router.config_error, router.config_error
+    roles = ("encode", "prefill", "prefill", "decode", "decode")
+    router.replace_endpoints(
+        Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"llm-d.ai/role": role})
+        for n, role in enumerate(roles)
+    )
+    # Prefill server 2 and decode server 3 have the shorter queues.
+    router.table.waiting[router.table.ready_rows] = [0, 5, 1, 2, 7]
+    request = InferenceRequest(request_id="r", prompt=prompt, headers=headers)
+    answer = router.decide(request, None, lambda _late: None)
+    assert isinstance(answer, Decision)
+    return answer
+
+
+PREFILL_ON_2 = ("x-prefiller-host-port", "10.0.0.2:8000")
+PD = "{type: disagg-profile-handler, parameters: {deciders: {prefill: d}}}"
+
+
+def always_disagg_pd_decider() -> None:
+    decision = staged(f"{PD}, {{type: always-disagg-pd-decider, name: d}}", b"")
+    assert (decision.destination, decision.headers) == ("10.0.0.3:8000", (PREFILL_ON_2,))
+
+
+def prefix_based_pd_decider() -> None:
+    # 100 tokens are 400 bytes, none cached: 100 >= 100 goes to a prefill server, 99 does not.
+    plugins = f"{PD}, {{type: prefix-based-pd-decider, name: d, parameters: {{nonCachedTokens: 100}}}}"
+    assert staged(plugins, bytes(400)).headers == (PREFILL_ON_2,)
+    assert staged(plugins, bytes(399)).headers == ()
+
+
+def always_disagg_multimodal_decider() -> None:
+    # The prompt material of an image begins with the byte 3, that of other parts with 4.
+    plugins = (
+        "{type: disagg-profile-handler, parameters: {deciders: {encode: m, prefill: d}}}, "
+        "{type: always-disagg-multimodal-decider, name: m}, {type: always-disagg-pd-decider, name: d}"
+    )
+    encode = ("x-encoder-hosts-ports", "10.0.0.0:8000")
+    assert staged(plugins, b"\x03image").headers == (encode, PREFILL_ON_2)
+    assert staged(plugins, b"\x04file").headers == (PREFILL_ON_2,)
+
+
+def disagg_profile_handler() -> None:
+    # 300 tokens: the prefill server has them until the first byte, the decode server until the end.
+    plugins = "{type: disagg-profile-handler, parameters: {stageOrder: prefill-first}}"
+    decision = staged(plugins, bytes(1200))
+    assert (decision.destination, decision.headers) == ("10.0.0.3:8000", (PREFILL_ON_2,))
+    held = [(each.profile, each.row, each.tokens, each.decode_tokens) for each in decision.reservations]
+    assert held == [("decode", 3, 0, 300), ("prefill", 2, 300, 0)]
+
+
+def pd_profile_handler() -> None:
+    plugins = (
+        "{type: pd-profile-handler, parameters: {deciderPluginName: d, primaryPort: 9000}}, "
+        "{type: always-disagg-pd-decider, name: d}"
+    )
+    decision = staged(plugins, b"")
+    assert decision.destination == "10.0.0.3:9000"
+    assert decision.headers == (("x-data-parallel-host-port", "10.0.0.3:8000"), PREFILL_ON_2)
+
+
+def header_writer(kind: str) -> Callable[[], None]:
+    def check() -> None:
+        # The profile handler writes the header once, with or without the old plugin.
+        plugins = f"{PD}, {{type: always-disagg-pd-decider, name: d}}, {{type: {kind}}}"
+        assert staged(plugins, b"").headers == (PREFILL_ON_2,)
+
+    return check
+
+
 def approx_prefix_cache_producer() -> None:
     # 300 tokens in blocks of 64 are 4 full blocks. After the decision for p1 it holds all 4; a prompt that
     # differs from token 150 on shares 2 blocks (128 tokens).
@@ -737,6 +837,13 @@ OTHERS: dict[str, Callable[[], None]] = {
     "single-profile-handler": single_profile_handler,
     "header-profile-handler": header_profile_handler,
     "data-parallel-profile-handler": data_parallel_profile_handler,
+    "always-disagg-pd-decider": always_disagg_pd_decider,
+    "always-disagg-multimodal-decider": always_disagg_multimodal_decider,
+    "prefix-based-pd-decider": prefix_based_pd_decider,
+    "disagg-profile-handler": disagg_profile_handler,
+    "pd-profile-handler": pd_profile_handler,
+    "disagg-headers-handler": header_writer("disagg-headers-handler"),
+    "prefill-header-handler": header_writer("prefill-header-handler"),
     "approx-prefix-cache-producer": approx_prefix_cache_producer,
     "destination-endpoint-served-verifier": destination_endpoint_served_verifier,
     "request-attribute-reporter": request_attribute_reporter,

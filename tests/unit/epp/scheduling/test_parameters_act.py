@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from typing_extensions import override
 
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
@@ -16,7 +17,9 @@ from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
+from endpoint_picker.scheduling.handlers.header_writers import PrefillHeaderHandler
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import (
     Admitter,
@@ -101,12 +104,20 @@ SESSION_CHANGES: dict[str, tuple[dict[str, Any], Any, Any]] = {
 }
 
 
-class ChoosesPeer(Plugin):
+class ChoosesPeer(ProfileHandler):
     """A stand-in of a handler that runs several profiles."""
 
     __slots__ = ()
     type_name = "chooses-peer"
     chooses_peer = True
+
+    @override
+    def stage_of(self, profile: str) -> str:
+        return profile
+
+    @override
+    def schedule(self, *_: Any) -> Any:
+        raise NotImplementedError
 
 
 #: The other plugins of the configuration that a plugin finds itself in.
@@ -135,11 +146,42 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "headroom": ({"maxConcurrency": 3}, None, 0.5),
     },
     "context-length-aware": {"label": ({}, None, "range"), "enableFiltering": ({}, None, True)},
+    "by-label": {
+        "label": ({"validValues": ["b"]}, "zone", "rack"),
+        "validValues": ({"label": "zone"}, ["a"], ["b", "c"]),
+        "allowsNoLabel": ({"label": "range", "validValues": ["0-100"]}, None, True),
+    },
     "core-metrics-extractor": {
         "engineLabelKey": ({}, None, "engine"),
         "defaultEngine": ({}, None, "sglang"),
         "cacheHitRate": ({}, None, True),
         "engineConfigs": ({}, None, [{"name": "vllm", "kvUsageSpec": "usage"}]),
+    },
+    "disagg-headers-handler": {
+        "prefillProfile": ({}, None, "p"),
+        "encodeProfile": ({}, None, "e"),
+    },
+    "disagg-profile-handler": {
+        "stageOrder": ({}, None, "prefill-first"),
+        "profiles": ({}, None, {"decode": "d"}),
+        "deciders": ({}, None, {"prefill": "no"}),
+        "decodeProfile": ({}, None, "d"),
+        "prefillProfile": ({}, None, "p"),
+        "encodeProfile": ({}, None, "e"),
+        "prefillDeciderPluginName": ({}, None, "no"),
+        "encodeDeciderPluginName": ({}, None, "no"),
+        "deciderPluginName": ({}, None, "no"),
+    },
+    "pd-profile-handler": {
+        "decodeProfile": ({}, None, "d"),
+        "prefillProfile": ({}, None, "p"),
+        "deciderPluginName": ({}, None, "no"),
+        "primaryPort": ({}, None, 9000),
+    },
+    "prefill-header-handler": {"prefillProfile": ({}, None, "p")},
+    "prefix-based-pd-decider": {
+        "nonCachedTokens": ({}, None, 100),
+        "promptTokens": ({"nonCachedTokens": 100}, None, 2000),
     },
     "data-parallel-profile-handler": {"primaryPort": ({}, None, 9000)},
     "disaggregatedset-rollout-screener": {
@@ -309,6 +351,40 @@ def observed_session(
     return [chosen, plugin.response_headers(decision, Record(0.0))]
 
 
+class Never(Decider):
+    """A decider that says no."""
+
+    __slots__ = ()
+    type_name = "never"
+
+    @override
+    def wants(self, request: InferenceRequest, decode: Candidates) -> bool:
+        return False
+
+
+def observed_stages(plugin: ProfileHandler, candidates: Candidates, table: EndpointTable) -> list[Any]:
+    """Return which profiles ran in which order, how the request enters, and what the handler refers to."""
+    ran: list[str] = []
+
+    def pick(name: str, at: int) -> Any:
+        def picked(*_: Any) -> Any:
+            ran.append(name)
+            return np.arange(at, at + 2)
+
+        return picked
+
+    profiles = [
+        Profile(name=name, filters=(), producers=(), scorers=(), pick=pick(name, at % 3))
+        for at, name in enumerate(("decode", "prefill", "encode", "d", "p", "e"))
+        if plugin.stage_of(name)
+    ]
+    for parameter in plugin.refers_to:
+        assert not plugin.take(parameter, Never(None))
+    chosen = plugin.schedule(REQUEST, candidates, table, np.random.default_rng(1), profiles)
+    assert not isinstance(chosen, Hold)
+    return [ran, [each.profile for each in chosen], candidates.entry_port, dict(plugin.refers_to)]
+
+
 def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     """Return what the plugin does in one situation, by everything that it is."""
     plugin = kind(kind.params_type.model_validate(parameters))
@@ -329,6 +405,14 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     if isinstance(plugin, SessionAffinityFilter | SessionAffinityScorer):
         return observed_session(plugin, candidates, table)
     seen: list[Any] = []
+    if isinstance(plugin, PrefillHeaderHandler):
+        return [plugin.fault_among({"handler": ChoosesPeer(None)}, ["decode", "prefill", "encode"])]
+    if isinstance(plugin, Decider):
+        candidates.prompt_blocks, candidates.block_tokens = 4, 256
+        candidates.prefix_matched, candidates.order = np.array([0.0, 0.0, 3.0, 0.0]), np.array([2])
+        return [plugin.wants(REQUEST, candidates)]
+    if isinstance(plugin, ProfileHandler) and plugin.chooses_peer:
+        return observed_stages(plugin, candidates, table)
     if isinstance(plugin, ProfileHandler):
         profiles = [
             Profile(name=name, filters=(), producers=(), scorers=(), pick=lambda *_, at=at: rows[at:])

@@ -20,6 +20,7 @@ REGISTRY = Registry.installed()
 CLASSES = {name: REGISTRY.find(name, "") for name in REGISTRY.types}
 #: Parameters of the types that cannot do without.
 REQUIRED: dict[str, dict[str, Any]] = {
+    "by-label": {"label": "n", "validValues": ["1"]},
     "disaggregatedset-rollout-screener": {"revisionGating": {"revisionLabelKey": "n"}},
     "endpoint-attribute-filter": {
         "attribute": "cost",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN, MAX_PROMPT_TOKENS
-from ext_proc.body import apis
+from ext_proc.body import apis, openai
 from ext_proc.body.apis import InvalidBodyError, ParsedBody, api_of
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = (
@@ -183,3 +183,19 @@ def test_only_the_part_of_a_long_prompt_that_can_be_matched_is_laid_out(kind: st
 def test_a_number_of_many_digits_is_no_work() -> None:
     assert prompt(COMPLETIONS, prompt=[10**63])
     assert parse(COMPLETIONS, b'{"model": "m", "prompt": [' + b"1" * 100_000 + b"]}").prompt == b"Infinity"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("image_url", True), ("video_url", True), ("audio_url", True), ("input_audio", True), ("file", False)],
+)
+def test_media_in_a_chat_shows_in_its_material(kind: str, expected: bool) -> None:
+    part = {"type": kind, kind: {"url": "https://example.test/" + "x" * 400}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, part]}]
+    assert openai.has_media(openai.bounded(openai.chat({"messages": messages}))) is expected
+
+
+def test_a_chat_of_text_has_no_media() -> None:
+    assert not openai.has_media(
+        openai.bounded(openai.chat({"messages": [{"role": "u", "content": "image_url"}]}))
+    )

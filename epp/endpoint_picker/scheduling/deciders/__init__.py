@@ -1,0 +1,1 @@
+"""Deciders: one plugin a file."""
