@@ -77,10 +77,8 @@ def decode(payload: bytes) -> tuple[str, Any]:
     the metadata, which nothing reads there, is skipped. Raises MalformedMessageError.
     """
     kind = _BODIES.get(payload[:1])
-    if kind is not None:
-        piece = _piece(payload)
-        if piece is not None:
-            return kind, piece
+    if kind is not None and (piece := _piece(payload)) is not None:
+        return kind, piece
     try:
         message = _parse(payload)
     except DecodeError as error:
@@ -256,44 +254,40 @@ def headers_reply(mutation: bytes, metadata: bytes, content_length: int | None) 
     return prefix + mutation + b"\x28\x01" + metadata
 
 
-#: Pieces below this length, in bytes, have the first bytes of their reply remembered: most streamed ones do.
-_MEMO_BELOW: Final = 2048
-_PREFIXES: Final[dict[int, bytes]] = {}
-_END_OF_STREAM: Final = b"\x10\x01"
 _REQUEST_BODY: Final = 0x1A
 _RESPONSE_BODY: Final = 0x22
+#: Pieces below this length, in bytes, have the first bytes of their reply remembered: most streamed ones do.
+_MEMO_BELOW: Final = 2048
+#: By the piece's length times two, plus one for the last piece.
+_REQUEST_HEADS: Final[dict[int, bytes]] = {}
+_RESPONSE_HEADS: Final[dict[int, bytes]] = {}
+_END_OF_STREAM: Final = b"\x10\x01"
 
 
-def _body_prefix(tag: int, length: int, end: bool) -> bytes:
+def _body_head(tag: int, length: int, end: bool) -> bytes:
     out = b"\x0a" + _varint(length) if length else b""
     size = len(out) + length + (2 if end else 0)
     for outer in (0x1A, 0x1A, 0x0A, tag):  # streamed_response, body_mutation, response, *_body
         head = bytes((outer,)) + _varint(size)
         out = head + out
         size += len(head)
-    return out
-
-
-def _body_reply(tag: int, body: bytes, end: bool) -> bytes:
-    length = len(body)
     if length < _MEMO_BELOW:
-        key = length << 8 | tag << 1 | end
-        prefix = _PREFIXES.get(key)
-        if prefix is None:
-            prefix = _PREFIXES[key] = _body_prefix(tag, length, end)
-    else:
-        prefix = _body_prefix(tag, length, end)
-    return prefix + body + _END_OF_STREAM if end else prefix + body
+        (_REQUEST_HEADS if tag == _REQUEST_BODY else _RESPONSE_HEADS)[2 * length + end] = out
+    return out
 
 
 def request_body_reply(body: bytes, end: bool) -> bytes:
     """Encode one piece of the request body for the model server."""
-    return _body_reply(_REQUEST_BODY, body, end)
+    length = len(body)
+    head = _REQUEST_HEADS.get(2 * length + end) or _body_head(_REQUEST_BODY, length, end)
+    return head + body + _END_OF_STREAM if end else head + body
 
 
 def response_body_reply(body: bytes, end: bool) -> bytes:
     """Encode one piece of the response body for the client."""
-    return _body_reply(_RESPONSE_BODY, body, end)
+    length = len(body)
+    head = _RESPONSE_HEADS.get(2 * length + end) or _body_head(_RESPONSE_BODY, length, end)
+    return head + body + _END_OF_STREAM if end else head + body
 
 
 #: Replies that let headers and trailers through as they are.

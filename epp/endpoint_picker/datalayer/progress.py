@@ -34,8 +34,11 @@ LOOK_S: Final = 0.05
 #: Share of the newest request in the mean time of requests, and the requests before it is used.
 _NEWEST_TIME: Final = 0.02
 _ENOUGH: Final = 20
-#: Largest slowness of an endpoint; the least is its inverse.
+#: Requests of an endpoint that its mean time counts equally: the share of one among them is _NEWEST_TIME.
+_ALL: Final = round(1.0 / _NEWEST_TIME)
+#: Largest and least slowness of an endpoint.
 MOST_SLOWNESS: Final = 4.0
+LEAST_SLOWNESS: Final = 1.0 / MOST_SLOWNESS
 #: Seconds for which an answer proves that an endpoint whose page does not come works.
 WORKS_S: Final = 10.0
 #: Answers within which a page has to change.
@@ -104,12 +107,16 @@ class Progress:
         count, time_s = self._times.get(row, (0, 0.0))
         count += 1
         # The mean of all until there are enough, then the newest count more.
-        time_s += (took_s - time_s) * max(_NEWEST_TIME, 1.0 / count)
+        time_s += (took_s - time_s) * (1.0 / count if count < _ALL else _NEWEST_TIME)
         self._times[row] = count, time_s
         if count >= _ENOUGH and self._time_s:
-            ratio = time_s / self._time_s
+            slowness = time_s / self._time_s
+            if slowness > MOST_SLOWNESS:
+                slowness = MOST_SLOWNESS
+            elif slowness < LEAST_SLOWNESS:
+                slowness = LEAST_SLOWNESS
             table = self._table
-            slowness = table.slowness[row] = min(max(ratio, 1.0 / MOST_SLOWNESS), MOST_SLOWNESS)
+            table.slowness[row] = slowness
             table.unseen_work[row] = table.unseen.item(row) * slowness
 
     def lives(self, row: int, now: float) -> None:
