@@ -52,6 +52,7 @@ class _Call:
         "_status",
         "_task",
         "_woken",
+        "_writing",
     )
 
     def __init__(self, factory: HandlerFactory, context: _Context) -> None:
@@ -65,6 +66,8 @@ class _Call:
         self._task: asyncio.Task[None] | None = None
         self._woken = False
         """Whether `_write_all` cancelled the reader to end the call; else the peer reset it."""
+        self._writing = False
+        """A task is in `_write_outbox`; grpc.aio refuses a second write beside the first."""
         self._handler = factory(self)
 
     def send(self, *payloads: bytes) -> bool:
@@ -72,16 +75,19 @@ class _Call:
             return False
         self._outbox.extend(payloads)
         self._queued += sum(map(len, payloads))
-        if self._drain is None and self._task is not asyncio.current_task():
-            self._drain = asyncio.ensure_future(self._write_all())
+        self._have_written()
         self._blocked = self._queued > LIMITS.stream_send_high
         return not self._blocked
 
     def finish(self, status: StatusCode = StatusCode.OK, message: str = "") -> None:
         if self._status is None:
             self._status, self._message = status, message
-            if self._drain is None and self._task is not asyncio.current_task():
-                self._drain = asyncio.ensure_future(self._write_all())
+            self._have_written()
+
+    def _have_written(self) -> None:
+        """Begin a task that writes and ends the call, unless one does so already: this one or the reader."""
+        if self._drain is None and not self._writing and self._task is not asyncio.current_task():
+            self._drain = asyncio.ensure_future(self._write_all())
 
     def cancel(self) -> None:
         self._outbox.clear()
@@ -133,13 +139,17 @@ class _Call:
         await self._write_outbox()
 
     async def _write_outbox(self) -> None:
-        while self._outbox:
-            payload = self._outbox.popleft()
-            await self._context.write(payload)
-            self._queued -= len(payload)
-            if self._blocked and not self._outbox and self._status is None:
-                self._blocked = False
-                self._handler.writable()
+        self._writing = True
+        try:
+            while self._outbox:
+                payload = self._outbox.popleft()
+                await self._context.write(payload)
+                self._queued -= len(payload)
+                if self._blocked and not self._outbox and self._status is None:
+                    self._blocked = False
+                    self._handler.writable()
+        finally:
+            self._writing = False
 
     async def _write_all(self) -> None:
         """Write messages sent outside the reader's task, then cancel the reader if the call has to end."""

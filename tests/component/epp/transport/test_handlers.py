@@ -17,6 +17,9 @@ from endpoint_picker.transport import LIMITS, Metadata, Routes, StatusCode, Stre
 from grpc_aio import GrpcAioServer
 from lean_grpc import Server
 
+# The thread that is usual here would end the whole run where a call waits for ever.
+pytestmark = pytest.mark.timeout(60, method="signal")
+
 METHOD = "/test.Service/Method"
 LOST = (["CANCELLED"], ["ended"], ["UNAVAILABLE"])
 
