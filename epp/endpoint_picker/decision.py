@@ -154,9 +154,9 @@ class Router(Protocol):
         ...
 
     def first_byte(self, decision: Decision, record: Record) -> None:
-        """Note the first byte of the response body: the prompt has been computed.
+        """Note the first token of the response: the prompt has been computed. Not called for a stream without.
 
-        Of `record`, `first_byte_at`, `response_status` and `served_by` are set by now.
+        Of `record`, `first_byte_at`, `first_token_at`, `response_status` and `served_by` are set by now.
         """
         ...
 

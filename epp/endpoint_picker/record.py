@@ -16,8 +16,11 @@ class Record:
         "ended_at",
         "ending",
         "endpoint",
+        "failed_in_body",
         "first_byte_at",
+        "first_token_at",
         "last_byte_at",
+        "last_token_at",
         "model",
         "objective",
         "outcome",
@@ -26,10 +29,12 @@ class Record:
         "request_id",
         "response_bytes",
         "response_chunks",
+        "response_id",
         "response_status",
         "served_by",
         "started_at",
         "streaming",
+        "tokens_seen",
         "usage",
     )
 
@@ -40,6 +45,13 @@ class Record:
         self.first_byte_at = 0.0
         """0.0 until the first byte of the response body."""
         self.last_byte_at = 0.0
+        self.first_token_at = 0.0
+        """The prompt has been computed. Of a stream, when the first event that holds something generated ended;
+        the event that names the role does not. Otherwise the first byte. 0.0 until then."""
+        self.last_token_at = 0.0
+        """When the last event with a token came; 0.0 without a stream of tokens."""
+        self.tokens_seen = 0
+        """Events with a token in the stream, known at its end: output tokens as far as events tell."""
         self.ended_at = 0.0
         self.request_id = ""
         self.model = ""
@@ -59,7 +71,17 @@ class Record:
         self.response_bytes = 0
         self.response_chunks = 0
         """Pieces of the response body that were not empty."""
+        self.response_id = ""
+        """`id` of an answer of the responses API."""
+        self.failed_in_body = False
+        """The server, after a status of success, said in the body that it failed."""
         self.usage: Usage | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """Return the tokens of the answer: by usage, else by the stream's events; 0 where neither tells."""
+        usage = self.usage
+        return usage.output_tokens if usage is not None and usage.output_tokens else self.tokens_seen
 
     @property
     def status(self) -> int:
@@ -81,7 +103,7 @@ class Observer(Protocol):
         ...
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
-        """Return a counter of the times between two pieces of this streamed response; called once."""
+        """Return a counter of the times between two tokens of this streamed response; called once."""
         ...
 
     def ended(self, record: Record) -> None:

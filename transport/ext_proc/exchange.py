@@ -263,10 +263,17 @@ class Exchange(Generic[Late]):
     def _response_body(self, piece: Piece, cell: "Cell[Response]", now: float) -> Replies:
         chunk, end = piece
         if chunk:
-            self.processor.response_body(chunk, now)
+            changed = self.processor.response_body(chunk, now)
+            if changed is not None:
+                chunk = changed
+                if not chunk and not end:
+                    return _NOTHING
         metadata = b""
         if end:
             self._response = cell.ended
+            rest = self.processor.response_rest()
+            if rest:
+                chunk += rest
             metadata = self._complete(now)
         if len(chunk) <= CHUNK_BYTES:
             reply = wire.response_body_reply(chunk, end)
@@ -280,7 +287,9 @@ class Exchange(Generic[Late]):
 
     def _response_trailers(self, _message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._response = cell.ended
-        return (wire.RESPONSE_TRAILERS_REPLY + self._complete(now),)
+        rest = self.processor.response_rest()
+        trailers = wire.RESPONSE_TRAILERS_REPLY + self._complete(now)
+        return (wire.response_body_reply(rest, end=False), trailers) if rest else (trailers,)
 
     # Either side
 

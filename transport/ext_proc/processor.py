@@ -101,8 +101,15 @@ class Processor(Protocol[Late]):
         """
         ...
 
-    def response_body(self, piece: bytes, now: float) -> None:
-        """Look at a piece of the response body; never empty."""
+    def response_body(self, piece: bytes, now: float) -> bytes | None:
+        """Look at a piece of the response body; never empty.
+
+        Return what goes to the client in its place, None for the piece as it is.
+        """
+        ...
+
+    def response_rest(self) -> bytes:
+        """Return the bytes that `response_body` has kept back; called when the body is over."""
         ...
 
     def response_complete(self, now: float) -> bytes:

@@ -15,7 +15,8 @@ from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import ConditionalRequest, InferenceRequest
 from ext_proc import wire
 from ext_proc.body import apis
-from ext_proc.body.usage import DocumentUsage, StreamUsage, UsageReader
+from ext_proc.body.response.readers import DocumentReader, ResponseReader, StreamReader
+from ext_proc.body.response.restore import NameRestorer
 from ext_proc.processor import Ending, Forward, Reply, Waiting
 from ext_proc.wire import ProcessingRequest
 
@@ -29,10 +30,12 @@ class Picking:
         "_headers",
         "_note_gap",
         "_observer",
+        "_reader",
         "_request",
+        "_restore",
+        "_restorer",
         "_router",
         "_subset",
-        "_usage",
         "record",
     )
 
@@ -45,7 +48,10 @@ class Picking:
         self._subset: tuple[str, ...] | None = None
         self._request: InferenceRequest | None = None  # set while its decision waits
         self._decision: Decision | None = None
-        self._usage: UsageReader | None = None
+        self._reader: ResponseReader | None = None
+        self._restore: tuple[str, str] | None = None
+        """(model that the client asked for, model that the server was sent) of a rewritten request."""
+        self._restorer: NameRestorer | None = None
         self._note_gap: Callable[[float], None] | None = None
         self.record = Record(now)
         observer.started()
@@ -145,37 +151,54 @@ class Picking:
         if served:
             record.served_by = served
         record.streaming = headers.content_type == "text/event-stream"
+        mutation = b""
         if headers.status < 400 and not headers.encoded:
             if record.streaming:
-                self._usage = StreamUsage()
+                self._reader = StreamReader()
             elif is_json(headers.content_type):
-                self._usage = DocumentUsage()
+                self._reader = DocumentReader()
+            if self._restore is not None and self._reader is not None:
+                self._restorer = NameRestorer(*self._restore, events=record.streaming)
+                mutation = wire.remove_header("content-length")
         decision = self._decision
         if decision is None or not decision.hooks.response_headers:
-            return b""
+            return mutation
         added = self._router.response_headers(decision, record)
-        return b"".join([wire.set_header(name, value.encode()) for name, value in added])
+        return mutation + b"".join([wire.set_header(name, value.encode()) for name, value in added])
 
-    def response_body(self, piece: bytes, now: float) -> None:
-        """Note when the piece came and read usage from it."""
+    def response_body(self, piece: bytes, now: float) -> bytes | None:
+        """Note when the piece and its tokens came, and put the model's name back."""
         record = self.record
         record.response_bytes += len(piece)
         record.response_chunks += 1
+        record.last_byte_at = now
+        reader = self._reader
         if record.response_chunks == 1:
             record.first_byte_at = now
-            if self._decision is not None:
-                self._router.first_byte(self._decision, record)
-        elif record.streaming:
-            if self._note_gap is None:
-                self._note_gap = self._observer.gap_counter(record)
-            self._note_gap(now - record.last_byte_at)
-        record.last_byte_at = now
-        if self._usage is not None:
-            self._usage.feed(piece)
+            if reader is None or not record.streaming:
+                self._answered(now)
+        if reader is not None and reader.feed(piece):
+            last, record.last_token_at = record.last_token_at, now
+            if last:
+                if self._note_gap is None:
+                    self._note_gap = self._observer.gap_counter(record)
+                self._note_gap(now - last)
+            else:
+                self._answered(now)
+        return None if self._restorer is None else self._restorer.feed(piece)
+
+    def _answered(self, now: float) -> None:
+        self.record.first_token_at = now
+        if self._decision is not None:
+            self._router.first_byte(self._decision, self.record)
+
+    def response_rest(self) -> bytes:
+        """Return what is held of a model's name that is cut off."""
+        return b"" if self._restorer is None else self._restorer.rest()
 
     def response_complete(self, now: float) -> bytes:
         """Complete the usage, and return plugins' metadata about the response."""
-        self._close_usage()
+        self._close_reader()
         decision = self._decision
         if decision is None or not decision.hooks.response_complete:
             return b""
@@ -190,7 +213,7 @@ class Picking:
         record.ended_at = now
         decision, self._decision = self._decision, None
         try:
-            self._close_usage()
+            self._close_reader()
         finally:
             try:
                 if decision is not None:
@@ -198,8 +221,15 @@ class Picking:
             finally:
                 self._observer.ended(record)
 
-    def _close_usage(self) -> None:
-        usage, self._usage = self._usage, None
-        if usage is not None:
-            usage.close()
-            self.record.usage = usage.usage
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        record = self.record
+        record.usage = reader.close()
+        record.tokens_seen = reader.tokens
+        record.failed_in_body = reader.failed
+        record.response_id = reader.response_id
+        if not record.first_token_at and record.output_tokens:
+            # A stream in a form of its own: its events show no tokens.
+            record.first_token_at = record.first_byte_at

@@ -139,9 +139,15 @@ _ALL: Final = (
         _NTPOT,
         "normalized_time_per_output_token_seconds",
     ),
-    _of_model("request_ttft_seconds", "To the first byte of the body.", _TTFT, "", ("streaming",)),
+    _of_model(
+        "request_ttft_seconds",
+        "To the first token; without a stream, to the first byte.",
+        _TTFT,
+        "",
+        ("streaming",),
+    ),
     _of_model("request_streaming_tpot_seconds", "Time per output token after the first.", _TPOT, ""),
-    _of_model("request_streaming_itl_seconds", "Between pieces of a streamed response.", _GAP, ""),
+    _of_model("request_streaming_itl_seconds", "Between tokens of a streamed response.", _GAP, ""),
     Family(
         "request_processing_duration_seconds",
         _HISTOGRAM,

@@ -185,7 +185,7 @@ class PickerMetrics:
             self._of(record).running.value += 1
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
-        """Return the function that counts the time between two pieces of a response."""
+        """Return the function that counts the time between two tokens of a response."""
         return self._of(record).timings.gap.observe
 
     def ended(self, record: Record) -> None:
@@ -216,19 +216,20 @@ class PickerMetrics:
         series.request_bytes.observe(record.request_bytes)
         series.duration.observe(record.ended_at - record.started_at)
         series.response_bytes.observe(record.response_bytes)
-        if record.response_chunks:
-            series.ttft[record.streaming].observe(record.first_byte_at - record.started_at)
+        if record.first_token_at:
+            series.ttft[record.streaming].observe(record.first_token_at - record.started_at)
+        output_tokens = record.output_tokens
+        if output_tokens:
+            series.ntpot.observe((record.ended_at - record.started_at) / output_tokens)
+        if record.last_token_at and output_tokens > 1:
+            spent = record.last_token_at - record.first_token_at
+            series.tpot.observe(spent / (output_tokens - 1))
         usage = record.usage
         if usage is None:
             return
         series.input_tokens.observe(usage.input_tokens)
         series.output_tokens.observe(usage.output_tokens)
         series.cached_tokens.observe(usage.cached_tokens)
-        if usage.output_tokens:
-            series.ntpot.observe((record.ended_at - record.started_at) / usage.output_tokens)
-        if record.streaming and usage.output_tokens > 1:
-            spent = record.last_byte_at - record.first_byte_at
-            series.tpot.observe(spent / (usage.output_tokens - 1))
 
     def _of(self, record: Record) -> _Series:
         """Return the series that counts the exchange: the same one from its decision to its end."""
@@ -366,6 +367,6 @@ def _error_code(record: Record) -> str:
     """Return the code of a failed request, "" for one that succeeded."""
     if record.outcome is not None and record.outcome is not Outcome.PICKED:
         return record.outcome.code
-    if record.response_status >= 400:
+    if record.response_status >= 400 or record.failed_in_body:
         return _MODEL_SERVER
     return "" if record.ending is Ending.COMPLETED else _UNKNOWN

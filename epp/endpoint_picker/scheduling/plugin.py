@@ -247,7 +247,7 @@ class Follower(Plugin):
         """Note a decision, once for each reservation, with the candidates of the profile that made it."""
 
     def first_byte(self, decision: Decision, record: Record) -> None:
-        """Note the first byte of the response body."""
+        """Note the first token of the response, or the first byte of one that is no stream."""
 
     def response_headers(self, decision: Decision, record: Record) -> Iterable[tuple[str, str]]:
         """Return (name, value) of the headers to set on the response; names are in lower case.
