@@ -154,7 +154,7 @@ class Router(Protocol):
         ...
 
     def first_byte(self, decision: Decision, record: Record) -> None:
-        """Note the first token of the response: the prompt has been computed. Not called for a stream without.
+        """Note the first token of the response: the prompt has been computed. A stream may have none.
 
         Of `record`, `first_byte_at`, `first_token_at`, `response_status` and `served_by` are set by now.
         """

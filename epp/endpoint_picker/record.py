@@ -46,8 +46,8 @@ class Record:
         """0.0 until the first byte of the response body."""
         self.last_byte_at = 0.0
         self.first_token_at = 0.0
-        """The prompt has been computed. Of a stream, when the first event that holds something generated ended;
-        the event that names the role does not. Otherwise the first byte. 0.0 until then."""
+        """When the prompt had been computed. Of a stream, the end of the first event that holds something
+        generated, which one that names the role does not; otherwise the first byte. 0.0 until then."""
         self.last_token_at = 0.0
         """When the last event with a token came; 0.0 without a stream of tokens."""
         self.tokens_seen = 0

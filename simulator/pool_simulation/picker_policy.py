@@ -202,7 +202,7 @@ class PickerPolicy(Policy):
         held = pick.held
         if isinstance(held, _Held):
             record = held.record
-            record.first_byte_at = self._pool.clock.now
+            record.first_byte_at = record.first_token_at = self._pool.clock.now
             record.response_status = 200
             record.served_by = self._pool.servers[served_by].hostport
             held.router.first_byte(held.decision, record)

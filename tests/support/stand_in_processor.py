@@ -35,6 +35,8 @@ class StandInProcessor:
         self.waiting = StandInWait()
         self.resume: Resume | None = None
         self.response: list[bytes] = []
+        self.edit: Callable[[bytes], bytes] | None = None
+        self.rest = b""
         self.endings: list[Ending] = []
         self.mutation = b""
         self.metadata = b""
@@ -67,10 +69,14 @@ class StandInProcessor:
         self._call("response_headers")
         return self.mutation
 
-    def response_body(self, piece: bytes, now: float) -> None:
+    def response_body(self, piece: bytes, now: float) -> bytes | None:
         self._call("response_body")
         assert piece
         self.response.append(piece)
+        return None if self.edit is None else self.edit(piece)
+
+    def response_rest(self) -> bytes:
+        return self.rest
 
     def response_complete(self, now: float) -> bytes:
         self._call("response_complete")

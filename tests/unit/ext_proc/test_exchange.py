@@ -469,3 +469,23 @@ def test_a_response_that_breaks_off_is_not_complete() -> None:
     peer.feed(HEADERS, LAST, RESPONSE, RESPONSE_PIECE)
     peer.close()
     assert "response_complete" not in peer.processor.calls
+
+
+def test_what_the_processor_puts_in_a_pieces_place_goes_to_the_client() -> None:
+    peer = Peer()
+    peer.processor.edit = lambda piece: piece.replace(b"ab", b"")
+    peer.feed(wire.request_headers(end=True), wire.response_headers())
+    assert wire.pieces(peer.feed(wire.response_body(b"xaby", end=False)), "response_body") == [(b"xy", False)]
+    assert peer.feed(wire.response_body(b"ab", end=False)) == []
+    peer.processor.rest = b"kept"
+    assert wire.pieces(peer.feed(wire.response_body(b"z", end=True)), "response_body") == [(b"zkept", True)]
+    assert peer.processor.endings == [Ending.COMPLETED]
+
+
+def test_what_is_kept_back_goes_before_the_trailers() -> None:
+    peer = Peer()
+    peer.processor.rest = b"kept"
+    peer.feed(wire.request_headers(end=True), wire.response_headers(), wire.response_body(b"z", end=False))
+    replies = peer.feed(wire.trailers("response_trailers"))
+    assert wire.kinds(replies) == ["response_body", "response_trailers"]
+    assert wire.pieces(replies, "response_body") == [(b"kept", False)]

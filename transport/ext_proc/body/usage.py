@@ -23,9 +23,9 @@ _MAX_COUNT: Final = 1 << 53
 class UsageMerge:
     """Adds up what one response says about usage in one place or in several.
 
-    A later count replaces an earlier one, except that 0 replaces nothing: servers repeat counts, refine them, and
-    leave out or zero those that another event has given. Anthropic's `input_tokens` leaves out what was read from
-    or written to the cache; here it does not.
+    A later count replaces an earlier one, except that 0 replaces nothing: servers repeat counts, refine
+    them, and leave out or zero those that another event has given. Anthropic's `input_tokens` leaves out
+    what was read from or written to the cache; here it does not.
     """
 
     __slots__ = ("_cache_read", "_cache_written", "_cached", "_input", "_output", "_seen")
@@ -35,7 +35,7 @@ class UsageMerge:
         self._input = self._output = self._cached = self._cache_read = self._cache_written = 0
 
     def add(self, found: object) -> None:
-        """Take a decoded `usage` object, or SGLang's `meta_info`; null and whatever is no object say nothing."""
+        """Take a decoded `usage` object, or SGLang's `meta_info`; what is no object says nothing."""
         if not isinstance(found, dict):
             return
         self._seen = True

@@ -60,8 +60,8 @@ class Peer:
         self.budget = budget or BodyBudget()
         self.tally = Tally()
         self.now = 100.0
-        picking = Picking(self.router, self.tally, self.now, lambda: self.now)
-        self.exchange = Exchange(picking, self.budget)
+        self.picking = Picking(self.router, self.tally, self.now, lambda: self.now)
+        self.exchange = Exchange(self.picking, self.budget)
         self.replies: list[bytes] = []
 
     def feed(self, *payloads: bytes) -> list[bytes]:
@@ -406,9 +406,14 @@ def test_a_json_response_passes_untouched_and_its_usage_is_read() -> None:
 
 def test_a_stream_passes_piece_by_piece_and_is_timed() -> None:
     peer = routed()
-    events = [b'data: {"text":"a"}\n\n', b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n']
+    role, *tokens = (
+        b'data: {"choices":[{"delta":%b}]}\n\n' % delta
+        for delta in (b'{"role":"assistant","content":""}', b'{"content":"a"}', b'{"content":"b"}')
+    )
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
     peer.feed(wire.response_headers("text/event-stream; charset=utf-8"))
-    for event in events:
+    for event in (role, *tokens, usage):
+        assert peer.router.first_bytes == (0 if event in {role, tokens[0]} else 1)
         assert wire.pieces(peer.feed(wire.response_body(event, end=False)), "response_body") == [
             (event, False)
         ]
@@ -416,10 +421,72 @@ def test_a_stream_passes_piece_by_piece_and_is_timed() -> None:
     record = peer.record
     assert record.streaming
     assert record.first_byte_at - record.started_at == 4.0
-    assert peer.tally.gaps == [1.0, 1.0]
-    assert record.response_chunks == 3
+    assert record.first_token_at - record.started_at == 5.0
+    assert record.last_token_at - record.started_at == 6.0
+    assert peer.tally.gaps == [1.0]
+    assert record.response_chunks == 5
     assert record.usage is not None
-    assert record.usage.output_tokens == 2
+    assert (record.output_tokens, record.tokens_seen) == (2, 2)
+
+
+def test_a_stream_without_usage_counts_its_events() -> None:
+    peer = routed()
+    events = b"".join(b'data: {"choices":[{"text":"%d"}]}\n\n' % number for number in range(3))
+    peer.feed(wire.response_headers("text/event-stream"), wire.response_body(events, end=True))
+    assert peer.record.usage is None
+    assert peer.record.output_tokens == 3
+
+
+def test_a_stream_of_an_unknown_form_has_its_first_byte_for_its_first_token() -> None:
+    peer = routed()
+    peer.feed(wire.response_headers("text/event-stream"), wire.response_body(b"data: [DONE]\n\n", end=False))
+    peer.feed(wire.response_body(b'data: {"choices":[],"usage":{"completion_tokens":5}}\n\n', end=True))
+    record = peer.record
+    assert record.first_token_at == record.first_byte_at > 0
+    empty = routed()
+    empty.feed(wire.response_headers("text/event-stream"), wire.response_body(b"data: [DONE]\n\n", end=True))
+    assert empty.record.first_token_at == 0
+
+
+def test_a_stream_that_reports_a_failure_is_counted_as_one() -> None:
+    peer = routed()
+    event = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
+    peer.feed(wire.response_headers("text/event-stream"), wire.response_body(event, end=True))
+    assert wire.pieces(peer.replies, "response_body") == [(event, True)]
+    assert peer.record.failed_in_body
+    assert peer.record.ending is Ending.COMPLETED
+
+
+def test_the_id_of_a_response_is_recorded() -> None:
+    peer = routed()
+    body = b'{"id":"resp_7","object":"response","output":[]}'
+    peer.feed(wire.response_headers(), wire.response_body(body, end=True))
+    assert peer.record.response_id == "resp_7"
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+def test_the_model_that_the_client_asked_for_is_put_back(content_type: str) -> None:
+    peer = routed()
+    peer.picking._restore = ("asked", "sent")
+    start = b"data: " if content_type != "application/json" else b""
+    body = start + b'{"id":"1","model": "sent","n":1.10,"usage":{"completion_tokens":2}}\n\n'
+    head, *pieces = peer.feed(
+        wire.response_headers(content_type),
+        *(wire.response_body(body[at : at + 7], end=False) for at in range(0, len(body), 7)),
+        wire.response_body(b"", end=True),
+    )
+    (reply,) = wire.read([head])
+    assert reply.response_headers.response.header_mutation.remove_headers == ["content-length"]
+    sent = b"".join(piece for piece, _ in wire.pieces(pieces, "response_body"))
+    assert sent == body.replace(b'"sent"', b'"asked"')
+    assert peer.record.output_tokens == 2
+
+
+def test_a_name_cut_off_by_the_end_goes_out_as_it_came() -> None:
+    peer = routed()
+    peer.picking._restore = ("asked", "sent")
+    replies = peer.feed(wire.response_headers(), wire.response_body(b'{"model":"sen', end=True))
+    assert wire.pieces(replies, "response_body") == [(b'{"model":"sen', True)]
 
 
 def test_an_invalid_json_response_passes_untouched() -> None:
@@ -655,12 +722,10 @@ def test_a_client_that_goes_away_takes_its_request_out_of_the_queue() -> None:
 
 
 class FailingReader:
-    """A reader of usage that fails at the end."""
+    """A reader that fails at the end."""
 
-    usage = None
-
-    def feed(self, chunk: bytes) -> None:
-        pass
+    def feed(self, piece: bytes) -> bool:
+        return False
 
     def close(self) -> None:
         raise ZeroDivisionError
@@ -672,7 +737,7 @@ def test_a_fault_at_the_end_leaves_no_reservation_and_no_open_exchange(
 ) -> None:
     peer = Peer()
     if fault == "usage":
-        monkeypatch.setattr("endpoint_picker.extproc.picking.DocumentUsage", FailingReader)
+        monkeypatch.setattr("endpoint_picker.extproc.picking.DocumentReader", FailingReader)
     elif fault == "router":
         peer.router.fails_after = True
     else:

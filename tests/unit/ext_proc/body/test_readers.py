@@ -66,7 +66,7 @@ COMPLETION = (
     b"".join(event({"choices": [{"text": text}]}) for text in ("", "a", "b", "c")) + b"data: [DONE]\n\n"
 )
 MESSAGES = b"".join(
-    event(fields, fields["type"])
+    event(fields, str(fields["type"]))
     for fields in (
         {
             "type": "message_start",

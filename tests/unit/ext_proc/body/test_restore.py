@@ -32,7 +32,7 @@ STREAM = (
     'data: {"id": "c", "object": "x", "model": NAME, "n": 9007199254740993, "choices": []}\r\n\r\n'
     + CHAT_EVENT * 4
     + "event: message_start\n"
-    + 'data: {"type":"message_start","message":{"id":"m","content":[{"model":"llama/3.1-8b"}],"model":NAME}}\n\n'
+    + 'data: {"type":"message_start","message":{"content":[{"model":"llama/3.1-8b"}],"model":NAME}}\n\n'
     + ': a comment {"model":"llama/3.1-8b"}\n\n'
     + 'data: {"response":{"usage":null,"model" : NAME},"x":{"model":"llama/3.1-8b"}}\n\n'
     + 'data: {"model": \ndata: NAME}\n\n'

@@ -1,6 +1,7 @@
 """The slim form of a JSON value: the same from whole bytes and from any cuts."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ VALUES = st.recursive(
 def slim(text: bytes, cuts: tuple[int, ...] = (), tree: Tree = TREE) -> bytes:
     slimmer = Slimmer(tree)
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         slimmer.feed(text[start:end], 0, end - start)
     return slimmer.closed()
 

@@ -1,1 +1,1 @@
-"""What a response says, read from its pieces as they pass: usage, tokens, failure; and the model's name restored."""
+"""What a response says, read from its pieces as they pass, and the model's name put back into it."""

@@ -1,8 +1,8 @@
 """What one JSON value of a response says: usage, whether it holds a token, whether it is an error. Pure.
 
 The value is a whole document, or the data of a server-sent event, of any of the dialects: OpenAI's chat,
-completions and responses, Anthropic's messages, vLLM's and SGLang's generate. `TREE` names the members that count,
-for a `Slimmer`; the decoder takes the value itself or its slim form.
+completions and responses, Anthropic's messages, vLLM's and SGLang's generate. `TREE` names the members that
+count, for a `Slimmer`; the decoder takes the value itself or its slim form.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ _decode: Final = msgspec.json.Decoder(_Event).decode
 _LABELS: Final = frozenset({"role", "type"})
 #: Beginnings of the types of events that hold no token, except those that end in ".delta".
 _WITHOUT_TOKEN: Final = ("response.", "transcript.", "message_", "content_block_", "ping")
-_ANTHROPIC_TOKEN: Final = "content_block_delta"
+_ANTHROPIC_DELTA: Final = "content_block_delta"
 
 
 class Said(NamedTuple):
@@ -138,7 +138,7 @@ def _of_kind(event: _Event) -> Said:
     kind = _short(event.type)
     if event.error or kind in {"error", "response.failed"}:
         return _ERROR
-    if kind.startswith(_WITHOUT_TOKEN) and kind != _ANTHROPIC_TOKEN and not kind.endswith(".delta"):
+    if kind.startswith(_WITHOUT_TOKEN) and kind != _ANTHROPIC_DELTA and not kind.endswith(".delta"):
         return _NOTHING
     known = event.usage is not None
     for key in ("delta", "text", "token_ids", "output_ids"):

@@ -1,7 +1,7 @@
 """Readers of one response body as its pieces pass: server-sent events, or one JSON document. Pure, bounded.
 
-No piece is changed or held. A stream costs one comparison and two searches an event: events that begin with the
-same bytes as the one before, up to what was generated, need no parser.
+No piece is changed or held. A stream costs one comparison and two searches an event: events that begin with
+the same bytes as the one before, up to what was generated, need no parser.
 """
 
 from typing import Final, Protocol
@@ -91,8 +91,8 @@ class StreamReader:
     """Reads server-sent events, whatever the cuts between pieces. Lines end with LF or CR LF."""
 
     __slots__ = (
-        "_carry", "_end", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_slimmer", "failed",
-        "response_id", "tokens",
+        "_carry", "_end", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_slimmer",
+        "failed", "response_id", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:

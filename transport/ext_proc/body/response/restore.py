@@ -1,8 +1,9 @@
 """The name that the client asked for, put back into a response in place of the model's. Pure, bounded.
 
-Where a request's model was rewritten, the model server answers with the name that it was given. In a JSON document,
-and in each server-sent event, the first string under `model`, `response.model` or `message.model` is replaced if it
-is that name. All other bytes stay, and none is held but those of such a string whose end has not come.
+Where a request's model was rewritten, the model server answers with the name that it was given. In a JSON
+document, and in each server-sent event, the first string under `model`, `response.model` or `message.model`
+is replaced if it is that name. All other bytes stay, and none is held but those of such a string whose end
+has not come.
 """
 
 import json
@@ -28,8 +29,8 @@ class NameRestorer:
     """Edits one response body."""
 
     __slots__ = (
-        "_after", "_before", "_done", "_held", "_lines", "_longest", "_name", "_out", "_over", "_sent", "_slimmer",
-        "_started",
+        "_after", "_before", "_done", "_held", "_lines", "_longest", "_name", "_out", "_over", "_sent",
+        "_slimmer", "_started",
     )  # fmt: skip
 
     def __init__(self, asked: str, sent: str, *, events: bool) -> None:
@@ -55,9 +56,8 @@ class NameRestorer:
             self._value(piece, 0, len(piece))
             return self._edited(piece)
         before, fresh = self._before, lines.between and not self._started
-        if before and fresh and piece.startswith(before):
-            if piece.find(b"\n\n", len(before)) == len(piece) - 2:
-                return self._after + piece[len(before) :]
+        if before and fresh and piece.startswith(before) and _is_one_event(piece, len(before)):
+            return self._after + piece[len(before) :]
         for part, start, end in lines.parts(piece):
             if part is Part.DATA:
                 self._started = True
@@ -66,12 +66,7 @@ class NameRestorer:
                 self._end_value()
             elif self._held:  # a line ends in a string: no JSON
                 self._give_up()
-        if (
-            fresh
-            and len(self._out) == 2
-            and self._done < _MAX_PREFIX
-            and piece.find(b"\n\n") == len(piece) - 2
-        ):
+        if fresh and len(self._out) == 2 and self._done < _MAX_PREFIX and _is_one_event(piece, 0):
             self._before, self._after = piece[: self._done], b"".join(self._out)
         return self._edited(piece)
 
@@ -137,3 +132,7 @@ class NameRestorer:
             self._give_up()
         self._over = self._started = False
         self._slimmer = Slimmer(_TREE)
+
+
+def _is_one_event(piece: bytes, start: int) -> bool:
+    return piece.find(b"\n\n", start) == len(piece) - 2

@@ -1,11 +1,11 @@
 """One JSON value in pieces, without the members that nobody asked for. Pure, bounded; accepts any bytes.
 
-A `Slimmer` walks over a value once, whatever the cuts between its pieces, and keeps the members that a tree names:
-`slim` is JSON with them alone, small however large the value is. Strings and numbers are cut short, which leaves
-whether they are empty. Nothing of the value itself is held. A value that is no JSON gives some bytes or other.
+A `Slimmer` walks over a value once, whatever the cuts between its pieces, and keeps the members that a tree
+names: `slim` is JSON with them alone, small however large the value is. Strings and numbers are cut short,
+not to nothing. Nothing of the value itself is held. A value that is no JSON gives some bytes or other.
 
-What the tree does not name is passed over by a regular expression, so that the time goes by the brackets of the
-value that hold other brackets, not by its bytes.
+What the tree does not name is passed over by a regular expression, so that the time goes by the brackets of
+the value that hold other brackets, not by its bytes.
 """
 
 import json
@@ -21,13 +21,13 @@ class Keep(IntEnum):
     """How a leaf of the tree is kept."""
 
     SHORT = 0
-    """A string or number of at most MAX_SCALAR bytes as it is, a longer string as "+", a longer number as null;
-    an array or object as [0], or as [] when it is empty."""
+    """A string or number of at most MAX_SCALAR bytes as it is, a longer string as "+", a longer number as
+    null; an array or object as [0], or as [] when it is empty."""
     SPAN = 1
     """A string is left to the caller: `feed` returns at its opening quote, with `at_span` set."""
 
 
-Tree = Union[Mapping[str, "Tree"], Keep]
+Tree = Union[Mapping[str, "Tree"], Keep]  # noqa: UP007 - it names itself
 """Members by key; an array stands for each of its elements."""
 
 
@@ -99,8 +99,8 @@ class Slimmer:
         "_at",
         "_escaped",
         "_held",
-        "_key",
         "_kept",
+        "_key",
         "_node",
         "_out",
         "_skipped",
@@ -119,7 +119,7 @@ class Slimmer:
         self._escaped = False  # the last byte was the backslash of an escape
         self._skipped = 0  # depth in what is passed over
         self.at_span = False
-        """`feed` returned at the quote of a string whose leaf is SPAN. The caller goes on after the string."""
+        """`feed` returned at the quote of a string whose leaf is SPAN. The caller goes on after it."""
 
     @property
     def done(self) -> bool:
@@ -132,11 +132,10 @@ class Slimmer:
         return bytes(self._out)
 
     def closed(self) -> bytes:
-        """Return the slim form of a value that ends here, whole or cut off."""
-        if self._at is _At.IN_SCALAR:
+        """Return the slim form of a value that ends here, b"" of one that is cut off."""
+        if self._at is _At.IN_SCALAR and not self._stack:
             self._end_scalar()
-        ends = [b"}" if is_object else b"]" for is_object, _ in reversed(self._stack)]
-        return bytes(self._out) + b"".join(ends)
+        return bytes(self._out) if self.done else b""
 
     def feed(self, data: bytes, at: int, end: int) -> int:
         """Take bytes from `at` on; return `end`, or the position after the value, or that of a SPAN."""
@@ -213,7 +212,7 @@ class Slimmer:
         if len(held) > MAX_KEY or len(self._out) > MAX_SLIM:
             return b"", None
         try:
-            key = held.decode() if _BACKSLASH not in held else json.loads(b'"%b"' % held)
+            key = held.decode() if _BACKSLASH not in held else json.loads(b'"%b"' % bytes(held))
             spelt = json.dumps(key).encode()
         except ValueError:
             return b"", None
@@ -226,7 +225,7 @@ class Slimmer:
         if over:
             if self._kept:
                 held = self._held
-                self._emit(b'"%b"' % held if len(held) <= MAX_SCALAR else b'"+"')
+                self._emit(b'"%b"' % bytes(held) if len(held) <= MAX_SCALAR else b'"+"')
             self._after()
         return at
 
