@@ -82,7 +82,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "decode-filter": "keeps `encode-decode` as well, which no filter keeps there; none left is 503, not 429",
     "disagg-headers-handler": "it does nothing and is checked against the profile handler",
     "disagg-profile-handler": "decode-first shows the decode server as peer to the other stages; a server is "
-    "not sent to itself; a server whose metrics stopped coming gets no optional stage; a profile that can "
+    "not sent to itself; a server that stopped answering scrapes gets no optional stage; a profile that can "
     "never run is refused",
     "disaggregatedset-rollout-screener": "no complete revision: all stay; it has no metrics of its own",
     "encode-filter": "keeps `encode-decode` as well",

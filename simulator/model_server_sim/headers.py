@@ -1,7 +1,4 @@
-"""The simulator's own HTTP headers: they let a client verify which server answered and that no byte changed.
-
-Names only. All but the last two are response headers.
-"""
+"""Names of HTTP headers: the simulator's own, vLLM's and those of a sidecar."""
 
 from typing import Final
 
@@ -19,3 +16,13 @@ ECHO_HEADER: Final = "x-sim-echo"
 """On a request, `1` asks for its own body back instead of an answer."""
 RANK_HEADER: Final = "x-data-parallel-rank"
 """On a request, vLLM's: the data-parallel rank of the engine that is to serve it."""
+PREFILLER_HEADER: Final = "x-prefiller-host-port"
+"""On a request to a decode server, host:port of the server that computes the prompt."""
+ENCODERS_HEADER: Final = "x-encoder-hosts-ports"
+"""On a request to a decode server, likewise: the servers that encode its media, comma-separated."""
+PREFILLED_BY_HEADER: Final = "x-sim-prefilled-by"
+"""On an answer: the server that computed the prompt for this one."""
+FALLBACK_HEADER: Final = "x-sim-prefill-fallback"
+"""On an answer whose prompt was to be computed elsewhere and was computed here: why."""
+ENCODED_BY_HEADER: Final = "x-sim-encoded-by"
+"""On an answer: the servers that encoded the request's media, in order."""

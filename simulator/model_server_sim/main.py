@@ -26,9 +26,11 @@ from inference_api.release import release_version
 from model_server_sim.engine import Engine
 from model_server_sim.params import EngineParams
 from model_server_sim.presets import PRESETS
-from model_server_sim.server import ModelServer, Publisher, Readiness, ServerSettings
+from model_server_sim.server import ModelServer, Publisher, Readiness, Role, ServerSettings
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+#: Environment variable with the default of --role.
+ROLE = "MODEL_SERVER_ROLE"
 RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 #: Exit code of an injected crash: that of a process killed by SIGKILL in a container.
 CRASH_CODE = 137
@@ -113,6 +115,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PORT",
         help="send old KV-cache events again on request; the port of rank 0 (default: off)",
     )
+    parser.add_argument(
+        "--role",
+        choices=[role.value for role in Role if role.value],
+        default=os.environ.get(ROLE) or None,
+        help=f"the stage that it works for in a disaggregated pool (default: {ROLE}, or none)",
+    )
+    parser.add_argument(
+        "--prefill-limit-s",
+        type=_positive,
+        default=30.0,
+        metavar="SECONDS",
+        help="a decode server computes a prompt itself when another has not within this real time",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of outputs and jitter")
     parser.add_argument("--time-scale", type=_positive, default=1.0, help="simulated seconds per real second")
     parser.add_argument(
@@ -142,6 +157,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--data-parallel-size must be between 1 and {MAX_ENGINES}")
     if arguments.data_parallel_size > 1 and (arguments.lora or _is_set(RUNTIME_LORA)):
         parser.error("as in vLLM, engines behind one port serve no adapters: use one --port for each engine")
+    if arguments.role and arguments.role not in [role.value for role in Role]:
+        parser.error(f"{ROLE} is {arguments.role!r}, must be prefill, decode or encode")
     if arguments.mean_output_tokens < 1:
         parser.error("--mean-output-tokens must be at least 1")
     _check_events(parser, arguments)
@@ -192,6 +209,8 @@ def _settings(arguments: argparse.Namespace, index: int) -> ServerSettings:
         runtime_lora=_is_set(RUNTIME_LORA),
         dev_mode=_is_set("VLLM_SERVER_DEV_MODE"),
         admin=arguments.admin,
+        role=Role(arguments.role or ""),
+        prefill_limit_s=arguments.prefill_limit_s,
     )
 
 

@@ -17,6 +17,9 @@ DEFAULT_COMPLETION_TOKENS = 16
 IMAGE_TOKENS = 576
 IMAGE_BYTES = IMAGE_TOKENS * prompt.BYTES_PER_TOKEN
 
+#: Types of a message's parts that an encode server takes.
+MEDIA_TYPES = ("image_url", "video_url", "audio_url", "input_audio")
+
 #: A part of a prompt: its bytes, or an image's JSON object, which stands for IMAGE_BYTES.
 _Piece: TypeAlias = bytes | dict[str, object]
 
@@ -142,6 +145,29 @@ def _transfer(fields: dict[str, object], max_tokens: int | None) -> tuple[bool, 
         message = "do_remote_decode needs max_tokens 1: the other engine generates the rest"
         raise ApiError(400, message, param="max_tokens")
     return take, give
+
+
+def prefill_body(body: bytes) -> bytes:
+    """Return the request by which another server computes the prompt of this one. Raises ApiError 400."""
+    fields = _object(body)
+    for name in ("max_completion_tokens", "stream_options"):
+        fields.pop(name, None)
+    wanted = {"do_remote_decode": True, "do_remote_prefill": False}
+    return _dumps({**fields, "max_tokens": 1, "stream": False, "kv_transfer_params": wanted})
+
+
+def media_bodies(body: bytes) -> list[bytes]:
+    """Return for each image, video or audio of a chat the request by which another server encodes it."""
+    fields = _object(body)
+    messages = fields.get("messages")
+    found: list[bytes] = []
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") in MEDIA_TYPES:
+                chat = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+                found.append(_dumps(chat | ({"model": fields["model"]} if "model" in fields else {})))
+    return found
 
 
 def _object(body: bytes) -> dict[str, object]:

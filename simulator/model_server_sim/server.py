@@ -10,8 +10,10 @@ import hashlib
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -32,6 +34,7 @@ from model_server_sim.headers import (
 from model_server_sim.metrics import EngineMetrics
 from model_server_sim.params import EngineParams
 from model_server_sim.protocol import ApiError, Generation
+from model_server_sim.sidecar import Sidecar
 
 VERSION = "0.1.0+sim"
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -41,6 +44,19 @@ JSON_TYPE = "application/json"
 MAX_ADAPTERS = 1000
 FAULTS_PATH: Final = "/sim/faults"
 CRASH_PATH: Final = "/sim/crash"
+
+
+class Role(Enum):
+    """The stage that a server works for in a disaggregated pool."""
+
+    NONE = ""
+    """It answers whole requests and reads no header of a stage."""
+    PREFILL = "prefill"
+    """It computes prompts for other servers, and answers nothing else."""
+    DECODE = "decode"
+    """It answers, and has prompts and media done by the servers that headers name, as a sidecar would."""
+    ENCODE = "encode"
+    """It encodes media for other servers, and answers nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +82,9 @@ class ServerSettings:
     """Sleep, wake and reset of the prefix cache are served, as with VLLM_SERVER_DEV_MODE."""
     admin: bool = False
     """Faults can be injected by request."""
+    role: Role = Role.NONE
+    prefill_limit_s: float = 30.0
+    """Longest call of a decode server to another, in real seconds."""
 
 
 class Publisher(Protocol):
@@ -147,6 +166,8 @@ class ModelServer:
             seed=settings.seed,
             keeps_tokens=publisher is not None,
         )
+        decodes = settings.role is Role.DECODE
+        self._sidecar = Sidecar(settings.address, settings.prefill_limit_s) if decodes else None
         self._headers = {SERVER_HEADER: settings.name, ADDRESS_HEADER: settings.address}
         self._sleep_level: int | None = None
         self._faults = Faults()
@@ -164,6 +185,8 @@ class ModelServer:
         """Return the web application."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.on_response_prepare.append(self._wind_down)
+        if self._sidecar is not None:
+            app.cleanup_ctx.append(partial(self._keep_sidecar, self._sidecar))
         router, settings = app.router, self._settings
         router.add_post("/v1/completions", self._completions)
         router.add_post("/v1/chat/completions", self._chat)
@@ -235,6 +258,9 @@ class ModelServer:
         if refusal:
             raise refusal
         made = protocol.parse(body, self._limits, chat=chat)
+        self._check_role(made)
+        if self._sidecar is not None:
+            made = await self._sidecar.prepare(request, body, made, headers)
         headers[CONTENT_SHA256_HEADER] = prompt.content_sha256(made.digest, made.output_tokens)
         answer_id = self._next_id(made)
         unit = self._unit(request)
@@ -254,6 +280,21 @@ class ModelServer:
             unit.driver.close(stream)
             unit.metrics.ended(stream.sequence, reason)
         return response
+
+    def _check_role(self, made: Generation) -> None:
+        """Raise ApiError 400 for a request that is not for this server's stage."""
+        role = self._settings.role
+        if role is Role.PREFILL and not made.remote_decode:
+            message = "this server computes prompts for others: it needs kv_transfer_params.do_remote_decode"
+            raise ApiError(400, message, param="kv_transfer_params")
+        if role is Role.ENCODE and made.max_tokens != 1:
+            raise ApiError(
+                400, "this server encodes media for others: it needs max_tokens 1", param="max_tokens"
+            )
+
+    async def _keep_sidecar(self, sidecar: Sidecar, _: web.Application) -> AsyncIterator[None]:
+        async with sidecar:
+            yield
 
     def _unit(self, request: web.Request) -> Unit:
         """Return the engine of the rank that the request names, or the least loaded one."""

@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.stage_counts import StageCounts
-from endpoint_picker.datalayer.table import STALE_AFTER_S, EndpointTable, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.decision import Decision
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -132,7 +133,7 @@ class _Stages(ProfileHandler, Follower):
 
     @override
     def attach(self, pool: Pool) -> None:
-        """Take the clock and the counts."""
+        """Take the counts."""
         self._pool = pool
 
     @override
@@ -230,13 +231,12 @@ class _Stages(ProfileHandler, Follower):
         return decider is None or decider.wants(request, decode)
 
     def _alive(self, rows: Rows, table: EndpointTable) -> Rows:
-        """Return the rows without those whose metrics page stopped coming.
+        """Return the rows without servers that answered scrapes and no longer do: dead or hung ones.
 
         The decode server would wait for such a server, and can do its work itself.
         """
-        scraped_at = table.scraped_at[rows]
-        silent = (scraped_at < self._pool.clock() - STALE_AFTER_S) & (scraped_at > float("-inf"))
-        kept: Rows = rows[~silent]
+        lost = (table.contact[rows] >= Contact.SILENT) & (table.scraped_at[rows] > float("-inf"))
+        kept: Rows = rows[~lost]
         return kept
 
     def _apart(self, decode: Candidates, others: Iterable[Candidates]) -> Iterable[Candidates]:
@@ -291,8 +291,8 @@ class DisaggProfileHandler(_Stages):
     `decode-first` runs the decode profile, then those of encode and prefill whose decider says yes.
     `prefill-first` runs prefill, encode by its decider, then decode. The destination is the decode server;
     the headers x-prefiller-host-port and x-encoder-hosts-ports name the others to its sidecar. A prefill or
-    encode stage without endpoint is left out, and so is a prefill stage on the decode server itself; servers
-    whose metrics page stopped coming are not used for them.
+    encode stage without endpoint is left out, and so is a prefill stage on the decode server itself. Servers
+    that answered scrapes and no longer do are not used for them.
     """
 
     __slots__ = ()

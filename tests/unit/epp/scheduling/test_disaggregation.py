@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
+from endpoint_picker.datalayer.contact import Contact
 from endpoint_picker.datalayer.stage_counts import MAX_MODELS, StageCounts
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision, Refusal
@@ -213,17 +214,24 @@ def test_a_server_of_both_stages_is_sent_no_transfer_to_itself() -> None:
     assert [(each.tokens, each.decode_tokens) for each in decision.reservations] == [(1000, 0)]
 
 
-def test_a_prefill_server_whose_page_stopped_coming_is_not_waited_for() -> None:
-    clock = Clock()
-    router = router_of(ALWAYS, POOL[1:], clock)
+@pytest.mark.parametrize(
+    ("contact", "scraped", "used"),
+    [
+        (Contact.SILENT, True, False),
+        (Contact.REFUSED, True, False),
+        (Contact.WITHOUT_METRICS, True, True),
+        (Contact.UNREACHABLE, False, True),  # its metrics may be elsewhere
+    ],
+)
+def test_a_prefill_server_that_stopped_answering_scrapes_is_not_waited_for(
+    contact: Contact, scraped: bool, used: bool
+) -> None:
+    router = router_of(ALWAYS, POOL[1:])
     table = router.table
     (row,) = [each for each in table.ready_rows.tolist() if table.hostports[each] == "10.0.1.1:8000"]
-    assert picked(router).headers, "never scraped: it may have no metrics"
-    table.scraped_at[row] = clock.now
-    clock.now += 1.9
-    assert picked(router).headers
-    clock.now += 0.2
-    assert picked(router).headers == ()
+    table.contact[row] = contact
+    table.scraped_at[row] = 50.0 if scraped else -np.inf
+    assert bool(picked(router).headers) is used
 
 
 def test_a_late_answer_is_no_sign_of_life_of_the_prefill_server() -> None:
