@@ -17,6 +17,7 @@ from endpoint_picker.decision import Decision, Refusal, Waiting
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
+from endpoint_picker.scheduling.handlers.disaggregated import PREFILL_HEADER
 from endpoint_picker.scheduling.plugin import Plugin
 from pool_simulation.policy import Pick, Policy, Refused, Resume, Surroundings
 from pool_simulation.prompts import prompt_bytes
@@ -187,7 +188,8 @@ class PickerPolicy(Policy):
                 router.ledger.scrape_succeeded(reservation.row)
         numbers = self._numbers
         servers = [numbers[hostport] for hostport in answer.destination.split(",")]
-        return Pick(servers, _Held(router, answer, record))
+        prefiller = numbers[dict(answer.headers)[PREFILL_HEADER]] if len(answer.reservations) > 1 else None
+        return Pick(servers, _Held(router, answer, record), prefiller)
 
     def _by_turns(self) -> Pick | Refused:
         servers = self._pool.servers
@@ -232,7 +234,8 @@ class PickerPolicy(Policy):
             ledger, table = router.ledger, router.table
             if ledger.held or ledger.reserved != ledger.released:
                 return f"the ledger holds {ledger.held} reservations"
-            if table.inflight_requests.any() or table.inflight_tokens.any() or table.unseen.any():
+            columns = (table.inflight_requests, table.inflight_tokens, table.unseen)
+            if any(column.any() for column in columns) or any(table.decode_tokens):
                 return "the table counts requests or tokens in flight"
             if router.waiting:
                 return f"{router.waiting} decisions wait"

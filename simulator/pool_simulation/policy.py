@@ -12,13 +12,15 @@ from pool_simulation.workload import SimulatedRequest
 class Pick:
     """The servers that one request may go to."""
 
-    __slots__ = ("held", "servers")
+    __slots__ = ("held", "prefiller", "servers")
 
-    def __init__(self, servers: list[int], held: object = None) -> None:
+    def __init__(self, servers: list[int], held: object = None, prefiller: int | None = None) -> None:
         self.servers = servers
         """Numbers of servers: the first is tried first, the next when it refuses the connection."""
         self.held = held
         """The policy's own note of the request."""
+        self.prefiller = prefiller
+        """Number of the server that computes the prompt for the one that answers; None: the latter does."""
 
 
 class Refused:

@@ -1,6 +1,7 @@
 """One endpoint of a simulated pool: an engine in virtual time, and the faults that act on it. Pure."""
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from endpoint_picker.datalayer.adapters import AdapterReading
@@ -25,6 +26,7 @@ class SimulatedServer:
         "in_pool",
         "incarnation",
         "is_up",
+        "labels",
         "live",
         "number",
         "params",
@@ -32,9 +34,13 @@ class SimulatedServer:
         "slowness",
     )
 
-    def __init__(self, number: int, params: EngineParams, seed: str) -> None:
+    def __init__(
+        self, number: int, params: EngineParams, seed: str, labels: Mapping[str, str] | None = None
+    ) -> None:
         self.number = number
         self.params = params
+        self.labels = labels or {}
+        """Of its pod."""
         self.address = f"10.{number >> 16}.{(number >> 8) & 255}.{number & 255}"
         self.incarnation = 0
         """How often it was started anew."""
@@ -68,6 +74,7 @@ class SimulatedServer:
             "default",
             self.address,
             PORT,
+            self.labels,
             ready=self.in_pool,
             incarnation=str(self.incarnation),
         )
@@ -83,6 +90,10 @@ class SimulatedServer:
         """Drop a request; call `advance` next."""
         self.engine.abort(request_id)
         self.live.pop(request_id, None)
+
+    def release(self, request_id: str) -> None:
+        """Free the blocks that a prompt computed for another server holds; call `advance` next."""
+        self.engine.release(request_id)
 
     def advance(self, now: float) -> Progress:
         """Run the engine up to `now`; return the first and last tokens since the last call."""

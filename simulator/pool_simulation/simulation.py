@@ -4,7 +4,7 @@ A run with equal arguments, and a policy and a workload made with equal seeds, g
 byte: events at one time are handled in the order in which they were scheduled; nothing reads a real clock.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ from pool_simulation.workload import SimulatedRequest, Workload
 #: Virtual seconds after the last arrival at which requests that are still under way are given up.
 DRAIN_S: Final = 3600.0
 
+#: Virtual seconds after which a server that waits for a prompt computes it itself, as the live server does.
+PREFILL_LIMIT_S: Final = 30.0
+
 #: Reason of a request that its server answers with 400: prompt and answer exceed what it can ever hold.
 TOO_LONG: Final = "too-long"
 
@@ -29,13 +32,17 @@ TOO_LONG: Final = "too-long"
 class _Flight:
     """A request between its arrival and its end."""
 
-    __slots__ = ("is_over", "pick", "request", "sequence", "server")
+    __slots__ = ("is_over", "pick", "prefill", "prefiller", "request", "sequence", "server")
 
     def __init__(self, request: SimulatedRequest) -> None:
         self.request = request
         self.pick: Pick | None = None
         self.server: SimulatedServer | None = None
         self.sequence: EngineSequence | None = None
+        self.prefiller: SimulatedServer | None = None
+        """The server that computes the prompt for `server` now."""
+        self.prefill: EngineSequence | None = None
+        """The prompt on the server that computes or has computed it."""
         self.is_over = False
 
 
@@ -52,15 +59,21 @@ class Simulation:
         seed: str = "0",
         faults: Sequence[Fault] = (),
         max_requests: int | None = None,
+        labels: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """Take `workload` requests that arrive before `duration_s`, at most `max_requests`.
 
-        `engines` has the parameters of each server. Raises ValueError for a pool without servers.
+        `engines` has the parameters of each server, `labels` those of its pod, if there are any. Raises
+        ValueError for a pool without servers.
         """
         if not engines:
             raise ValueError("a pool needs at least one server")
         self.clock = VirtualClock()
-        self.servers = [SimulatedServer(number, params, seed) for number, params in enumerate(engines)]
+        of_pods = labels or [{}] * len(engines)
+        self.servers = [
+            SimulatedServer(number, params, seed, pod)
+            for number, (params, pod) in enumerate(zip(engines, of_pods, strict=True))
+        ]
         self.results = Results()
         self._workload = workload
         self._policy = policy
@@ -166,7 +179,15 @@ class Simulation:
             self._refuse(flight, TOO_LONG)
             return
         flight.server = server
-        now = self.clock.now
+        prefiller = None if answer.prefiller is None else self.servers[answer.prefiller]
+        if prefiller is not None and prefiller.is_up and prefiller is not server:
+            self._have_prefilled(flight, prefiller)
+        else:
+            self._submit(flight, server, remote_prefill=False)
+
+    def _submit(self, flight: _Flight, server: SimulatedServer, *, remote_prefill: bool) -> None:
+        """Have the server answer."""
+        request = flight.request
         flight.sequence = server.submit(
             Request(
                 request_id=request.request_id,
@@ -174,10 +195,59 @@ class Simulation:
                 output_tokens=request.output_tokens,
                 block_hashes=block_hashes(request, server.params.block_size),
                 adapter=request.adapter,
+                remote_prefill=remote_prefill,
             ),
-            now,
+            self.clock.now,
         )
         self._advance(server)
+
+    # Prompts that another server computes.
+
+    def _have_prefilled(self, flight: _Flight, prefiller: SimulatedServer) -> None:
+        request, size = flight.request, prefiller.params.block_size
+        flight.prefiller = prefiller
+        flight.prefill = prefiller.submit(
+            Request(
+                request_id=request.request_id,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=1,
+                block_hashes=block_hashes(request, size)[: request.prompt_tokens // size],
+                adapter=request.adapter,
+                remote_decode=True,
+            ),
+            self.clock.now,
+        )
+        self._advance(prefiller)
+        self.at(self.clock.now + PREFILL_LIMIT_S, lambda: self._prefill_is_late(flight))
+
+    def _prefilled(self, flight: _Flight, prefiller: SimulatedServer) -> None:
+        """Have the prompt's keys and values moved, and the answer generated."""
+        flight.prefiller = None
+        request, server = flight.request, flight.server
+        if server is not None:  # it is set since the pick
+            params = server.params
+            moved_s = params.kv_transfer_s + request.prompt_tokens * params.kv_transfer_token_s
+            self.at(self.clock.now + moved_s, lambda: self._release(prefiller, request.request_id))
+            self._submit(flight, server, remote_prefill=True)
+
+    def _release(self, prefiller: SimulatedServer, request_id: str) -> None:
+        prefiller.release(request_id)
+        self._advance(prefiller)
+
+    def _prefill_is_late(self, flight: _Flight) -> None:
+        if flight.prefiller is not None and not flight.is_over:
+            self._stop_prefill(flight)
+            self._prefill_itself(flight)
+
+    def _stop_prefill(self, flight: _Flight) -> None:
+        prefiller, flight.prefiller, flight.prefill = flight.prefiller, None, None
+        if prefiller is not None and prefiller.is_up:
+            prefiller.abort(flight.request.request_id)
+            self._advance(prefiller)
+
+    def _prefill_itself(self, flight: _Flight) -> None:
+        if flight.server is not None:
+            self._submit(flight, flight.server, remote_prefill=False)
 
     def _refuse(self, flight: _Flight, reason: str) -> None:
         reasons = self.results.reasons
@@ -196,12 +266,16 @@ class Simulation:
         policy = self._policy
         for sequence in progress.started:
             flight = self._flights[sequence.request.request_id]
-            if flight.pick is not None:
+            if flight.pick is not None and sequence is not flight.prefill:
                 policy.answering(flight.pick, server.number)
         if progress.next_due is not None and progress.next_due != before:
             self._push(progress.next_due, self._due, server)
         for sequence in progress.finished:
-            self._over(self._flights[sequence.request.request_id], Fate.SERVED)
+            flight = self._flights[sequence.request.request_id]
+            if sequence is flight.prefill:
+                self._prefilled(flight, server)
+            else:
+                self._over(flight, Fate.SERVED)
 
     def _over(self, flight: _Flight, fate: Fate) -> None:
         """End a request: in the results, at the policy, and for what follows it."""
@@ -213,7 +287,7 @@ class Simulation:
             self.results.add(request, fate, now)
         else:
             tokens = sequence.request.prompt_tokens
-            cached = sequence.cached_tokens
+            cached = (flight.prefill or sequence).cached_tokens
             self.results.add(
                 request,
                 fate,
@@ -233,7 +307,8 @@ class Simulation:
     def _give_up(self) -> None:
         self._arrivals, self._left = None, 0
         for flight in list(self._flights.values()):
-            if flight.server is not None:
+            self._stop_prefill(flight)
+            if flight.sequence is not None and flight.server is not None:
                 flight.server.abort(flight.request.request_id)
             self._over(flight, Fate.UNFINISHED)
 
@@ -266,7 +341,11 @@ class Simulation:
         server.die()
         for flight in list(self._flights.values()):
             if flight.server is server:
+                self._stop_prefill(flight)
                 self._over(flight, Fate.FAILED)
+            elif flight.prefiller is server:
+                self._stop_prefill(flight)
+                self._prefill_itself(flight)
 
     def _come_back(self, server: SimulatedServer) -> None:
         server.come_back()
@@ -280,8 +359,9 @@ class Simulation:
         for flight in list(self._flights.values()):
             if flight.is_over:  # it ended in an earlier round of this loop
                 continue
+            self._stop_prefill(flight)
             self._over(flight, Fate.FAILED)
-            if flight.server is not None:
+            if flight.sequence is not None and flight.server is not None:
                 flight.server.abort(flight.request.request_id)
                 self._advance(flight.server)
         self._policy.restart(down_s)

@@ -100,7 +100,7 @@ def simulate(given: argparse.Namespace) -> int:
         progress = Progress(shown)
         runners = [
             Runner(
-                Setup(workload, each.engine, each.file.ports, dict(each.file.priorities)),
+                Setup(workload, each.engine, each.file.ports, dict(each.file.priorities), each.file.groups),
                 seeds,
                 workers,
                 progress,

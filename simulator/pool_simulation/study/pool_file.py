@@ -1,10 +1,10 @@
 """The pool file of `headroom simulate`: Kubernetes objects that describe one pool and its picker.
 
 It holds an InferencePool; optionally an EndpointPicker (for `spec.config`) or an EndpointPickerConfig,
-InferenceObjectives (for priorities) and the Deployment of the model servers (for `spec.replicas`). Objects of
-other kinds are ignored, so that a file for `kubectl apply` serves as it is. Two annotations of the pool say
-what only a simulation needs: `simulate.headroom.dev/engine`, the name of an engine preset, and
-`simulate.headroom.dev/replicas`.
+InferenceObjectives (for priorities) and the Deployments of the model servers (for `spec.replicas` and the
+labels of their pods, such as the roles of a disaggregated pool). Objects of other kinds are ignored, so that
+a file for `kubectl apply` serves as it is. Two annotations of the pool say what only a simulation needs:
+`simulate.headroom.dev/engine`, the name of an engine preset, and `simulate.headroom.dev/replicas`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +22,7 @@ from inference_api.endpoint_picker import EndpointPicker
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
 from inference_api.names import OBJECTIVE_KIND, PICKER_KIND, POOL_KIND
+from pool_simulation.study.groups import Group
 
 ENGINE_ANNOTATION: Final = "simulate.headroom.dev/engine"
 REPLICAS_ANNOTATION: Final = "simulate.headroom.dev/replicas"
@@ -43,6 +44,8 @@ class PoolFile:
     """Target ports: engines in one replica."""
     replicas: int | None
     engine: str | None
+    groups: tuple[Group, ...] = ()
+    """The Deployments of the model servers, with what sets their pods apart."""
 
 
 class PoolFileError(Exception):
@@ -96,13 +99,17 @@ def parse(text: str, registry: Registry) -> PoolFile:
             objective = _model(InferenceObjective, each)
             if objective.spec.pool_ref.name == pool.metadata.name:
                 priorities[objective.metadata.name] = objective.spec.priority or 0
+    groups = _deployed(documents, pool)
     return PoolFile(
         name=pool.metadata.name or "pool",
         config=_config(documents, pool.metadata.name, registry),
         priorities=priorities,
         ports=len(pool.spec.target_ports),
-        replicas=_replicas(document, annotations) or _deployed(documents, pool),
+        replicas=_replicas(document, annotations)
+        or min(sum(each.replicas for each in groups), MAX_REPLICAS)
+        or None,
         engine=annotations.get(ENGINE_ANNOTATION),
+        groups=groups,
     )
 
 
@@ -167,18 +174,20 @@ def _replicas(document: _Document, annotations: Mapping[str, str]) -> int | None
     return int(text)
 
 
-def _deployed(documents: list[_Document], pool: InferencePool) -> int | None:
-    """Return the replicas of the workload whose pods the pool selects, where the file holds one."""
+def _deployed(documents: list[_Document], pool: InferencePool) -> tuple[Group, ...]:
+    """Return the workloads whose pods the pool selects, those without replicas left out."""
     wanted = pool.spec.selector.match_labels
+    groups: list[Group] = []
     for each in documents:
         spec = each.value.get("spec")
         if each.kind not in {"Deployment", "StatefulSet"} or not isinstance(spec, dict):
             continue
         labels = _inside(spec, "template", "metadata", "labels")
         replicas = spec.get("replicas", 1)
-        if wanted and wanted.items() <= labels.items() and type(replicas) is int:
-            return min(max(replicas, 1), MAX_REPLICAS)
-    return None
+        if wanted and wanted.items() <= labels.items() and type(replicas) is int and replicas > 0:
+            pairs = tuple(sorted((str(name), str(value)) for name, value in labels.items()))
+            groups.append(Group(pairs, min(replicas, MAX_REPLICAS)))
+    return tuple(groups)
 
 
 def _inside(value: object, *keys: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from model_server_sim.params import EngineParams
 from pool_simulation.figures import Figures, figures
 from pool_simulation.picker_policy import PickerPolicy, PickerSettings
 from pool_simulation.simulation import Simulation
+from pool_simulation.study.groups import Group, shared_out
 from pool_simulation.workload import SimulatedRequest, Workload
 from pool_simulation.workloads.start import Prepared
 
@@ -29,6 +30,18 @@ class Setup:
     ports: int = 1
     """Engines in a replica."""
     priorities: dict[str, int] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
+    """Replicas of different labels; empty: all are alike and have none."""
+
+    def labels(self, replicas: int) -> list[dict[str, str]]:
+        """Return the pod labels of each engine of a pool of so many replicas."""
+        if not self.groups:
+            return [{}] * (replicas * self.ports)
+        counts = shared_out(self.groups, replicas)
+        pods = [
+            dict(group.labels) for group, count in zip(self.groups, counts, strict=True) for _ in range(count)
+        ]
+        return [labels for labels in pods for _ in range(self.ports)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,7 @@ def run(setup: Setup, point: Point, seed: int) -> Outcome:
         PickerPolicy(PickerSettings(config=point.config), _registry(), str(seed)),
         duration_s=until,
         seed=str(seed),
+        labels=setup.labels(point.replicas),
     )
     since = min(prepared.spec.warmup_s, until / 2)
     looks: list[tuple[float, float, float]] = []
