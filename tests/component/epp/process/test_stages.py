@@ -37,9 +37,20 @@ schedulingProfiles:
   - {pluginRef: queue-scorer}
   - {pluginRef: prefix-cache-scorer, weight: 3}
 """
+#: As the operator's proxy retries.
 RETRIES = {
     "retry_on": "connect-failure,refused-stream,reset-before-request",
     "num_retries": 2,
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {
+                "@type": "type.googleapis.com/"
+                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+            },
+        }
+    ],
+    "host_selection_retry_max_attempts": 3,
     "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
 }
 LIMIT_S = "1"
@@ -158,6 +169,8 @@ async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
         manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
         (host_entry,) = manager["route_config"]["virtual_hosts"]
         host_entry["routes"][0]["route"]["retry_policy"] = RETRIES
+        (limits,) = config["static_resources"]["clusters"][0]["circuit_breakers"]["thresholds"]
+        limits["max_retries"] = 4096
         made.url = await stack.enter_async_context(
             envoy_proxy.started(config, tmp_path / "envoy.log", port, admin)
         )
@@ -225,7 +238,7 @@ async def test_each_stage_is_held_as_long_as_it_takes(pool: Pool) -> None:
         }
 
     await pool.until_load(both)
-    assert load_names(await pool.load()) & prefill
+    assert prefill & set(await pool.load())
     for server in pool.prefill:
         await pool.fault(server, hang="no")
     # After the first token only the decode server's part is left.
@@ -233,10 +246,6 @@ async def test_each_stage_is_held_as_long_as_it_takes(pool: Pool) -> None:
     assert list((await pool.load()).values()) == [(1, 0, 1000)]
     asking.cancel()
     await pool.until_idle()
-
-
-def load_names(load: dict[str, tuple[int, int, int]]) -> set[str]:
-    return set(load)
 
 
 async def test_a_client_that_hangs_up_gives_both_stages_back(pool: Pool) -> None:
@@ -285,8 +294,8 @@ async def test_a_prefill_server_that_hangs_costs_its_limit_and_is_soon_left_out(
 async def test_a_dead_decode_server_is_passed_over_and_holds_nothing(pool: Pool) -> None:
     dead, alive = pool.decode
     asking = [asyncio.create_task(pool.ask(number, output=3000)) for number in range(8)]
-    await pool.until_load(lambda load: hostport(dead) in load and not load_names(load) & set(
-        map(hostport, pool.prefill)))  # fmt: skip
+    prefill = set(map(hostport, pool.prefill))
+    await pool.until_load(lambda load: hostport(dead) in load and not prefill & set(load))
     await killed(dead)
     ends = await asyncio.gather(*asking, return_exceptions=True)
     assert any(isinstance(end, aiohttp.ClientError) for end in ends), "its streams break"
