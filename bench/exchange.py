@@ -19,7 +19,7 @@ import paired
 sys.path.insert(0, str(paired.measured_tree() / "tests" / "support"))
 
 import envoy_messages as wire
-from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
+from endpoint_picker.decision import BodyReading, Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.extproc.picking import Picking
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.record import Record
@@ -27,7 +27,10 @@ from endpoint_picker.request import InferenceRequest
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
 from ext_proc.processor import Ending
+from ext_proc.turns import Turns
 
+READING = BodyReading(frozenset({"openai-parser"}))
+TURNS = Turns(None, 1 << 28)
 ROUNDS = 9
 EXCHANGES = 3000
 CHUNKS = 64
@@ -65,8 +68,8 @@ class FixedRouter:
     def first_byte(self, decision: Decision, record: Record) -> None:
         pass
 
-    def reads_body(self, *, of_known_api: bool) -> bool:
-        return True
+    def reading(self) -> BodyReading:
+        return READING
 
     def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
         return ()
@@ -121,7 +124,7 @@ def whole(endpoints: int, metrics: PickerMetrics) -> Callable[[], None]:
     router, budget, messages = FixedRouter(destinations(endpoints)), BodyBudget(), exchange_messages()
 
     def act() -> None:
-        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic, TURNS), budget)
         for message in messages:
             exchange.received(message, 2.0)
 
@@ -134,7 +137,7 @@ def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], Non
     head, piece = [*messages[:2], wire.response_headers("text/event-stream")], chunk()
 
     def stream() -> None:
-        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic, TURNS), budget)
         for message in head:
             exchange.received(message, 2.0)
         for _ in range(CHUNKS):
@@ -142,7 +145,7 @@ def chunks(metrics: PickerMetrics) -> tuple[Callable[[], None], Callable[[], Non
         exchange.closed(Ending.DISCONNECTED, 4.0)
 
     def stream_head() -> None:
-        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic), budget)
+        exchange = Exchange(Picking(router, metrics, 1.0, time.monotonic, TURNS), budget)
         for message in head:
             exchange.received(message, 2.0)
         exchange.closed(Ending.DISCONNECTED, 4.0)

@@ -102,7 +102,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
     "metrics-data-source": "https is verified unless insecureSkipVerify says otherwise; a token may go along",
     "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
-    "openai-parser": "without passthrough-parser it reads JSON bodies on all paths; models are not rewritten",
+    "openai-parser": "without passthrough-parser it reads JSON bodies on all paths",
     "passthrough-parser": "it acts only where a configuration names it; there it is the last one by default",
     "pd-profile-handler": "the names of producers are no parameters: each output has one producer; a prefill "
     "profile needs `deciderPluginName`",

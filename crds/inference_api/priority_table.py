@@ -1,4 +1,4 @@
-"""The compiled table that the operator writes for a picker: objective name to priority, with its sources.
+"""The compiled table that the operator writes for a picker: priorities of objectives, and model rewrites.
 
 It travels as JSON in the ConfigMap `<picker>-priorities` under `names.PRIORITIES_KEY`.
 """
@@ -21,8 +21,33 @@ class ObjectiveEntry(BaseModel):
     """metadata.generation of the InferenceObjective that this entry was compiled from."""
 
 
+class RewriteTarget(BaseModel):
+    """A model that requests are sent to."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Name written into the request."""
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+    """Share in proportion to the sum of the rule's weights."""
+
+
+class RewriteEntry(BaseModel):
+    """One rule of an InferenceModelRewrite."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    models: tuple[str, ...] = ()
+    """Names that the rule is for; empty: every name."""
+    targets: tuple[RewriteTarget, ...] = Field(min_length=1)
+    source: str = ""
+    """metadata.name of the InferenceModelRewrite."""
+    generation: int = Field(default=0, ge=0)
+    """metadata.generation of the InferenceModelRewrite that this entry was compiled from."""
+
+
 class PriorityTable(BaseModel):
-    """The objectives that point at a picker's pool, by name.
+    """The objectives that point at a picker's pool, by name, and the rewrites in order of precedence.
 
     Equal inputs give equal JSON (`dump`): keys are sorted, so that an unchanged table causes no write.
     """
@@ -33,6 +58,9 @@ class PriorityTable(BaseModel):
     """Format of the table; a reader refuses a newer format than its own."""
     objectives: dict[str, ObjectiveEntry] = Field(default_factory=dict)
     """Keyed by the objective's metadata.name, which is what a request's objective header carries."""
+
+    rewrites: tuple[RewriteEntry, ...] = ()
+    """Rules for the names of models; the first that matches exactly counts, else the first for every name."""
 
     def dump(self) -> str:
         """Return canonical JSON: keys sorted, two spaces of indent, a newline at the end."""

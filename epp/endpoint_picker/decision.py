@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
+from endpoint_picker.rewrites import Rewrites
 
 
 class Reservation:
@@ -84,6 +85,20 @@ class Decision:
         `Scheduler.emit_scores` is set."""
 
 
+@dataclass(frozen=True, slots=True)
+class BodyReading:
+    """Which request bodies are read, and for what. All others are routed without model and prompt."""
+
+    parsers: frozenset[str]
+    """Types of the parsers whose APIs are read (`Api.parser`)."""
+    others: bool = True
+    """JSON bodies of calls to paths of no known API are read."""
+    prompt: bool = True
+    """Prompts are laid out."""
+    rewrites: Rewrites | None = None
+    """Rules that change the model's name; None when there are none."""
+
+
 Hook = Callable[[Decision, Record], None]
 HeadersHook = Callable[[Decision, Record], Iterable[tuple[str, str]]]
 MetadataHook = Callable[[Decision, Record], Iterable[tuple[str, str, float]]]
@@ -132,8 +147,8 @@ class Waiting(ABC):
 class Router(Protocol):
     """Decides on requests and keeps the ledger of those in flight. It never blocks and never awaits."""
 
-    def reads_body(self, *, of_known_api: bool) -> bool:
-        """Tell whether JSON bodies are read, of calls to a known API or of calls to other paths."""
+    def reading(self) -> BodyReading:
+        """Return which bodies are read."""
         ...
 
     def decide(

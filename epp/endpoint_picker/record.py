@@ -34,6 +34,7 @@ class Record:
         "served_by",
         "started_at",
         "streaming",
+        "target_model",
         "tokens_seen",
         "usage",
     )
@@ -55,6 +56,9 @@ class Record:
         self.ended_at = 0.0
         self.request_id = ""
         self.model = ""
+        """Model that the client asked for."""
+        self.target_model = ""
+        """Model that a rewrite chose, perhaps the same one; "" when no rule matched."""
         self.objective = ""
         self.priority = 0
         self.outcome: Outcome | None = None

@@ -25,7 +25,9 @@ class InferenceRequest:
         "objective",
         "priority",
         "prompt",
+        "prompt_bytes",
         "request_id",
+        "state",
         "stream",
         "timed",
     )
@@ -45,10 +47,17 @@ class InferenceRequest:
         self.model = model
         """Model named in the body; "" when there is no body (GET /v1/models)."""
         self.prompt = prompt
-        """Prompt material in the order in which the server sees it; equal prefixes are equal bytes."""
+        """Prompt material in the order in which the server sees it; equal prefixes are equal bytes.
+
+        b"" when no plugin reads prompts (`Plugin.reads_prompt`).
+        """
+        self.prompt_bytes = len(prompt)
+        """Size of the prompt as text, an estimate where it is not laid out to its end."""
         self.stream = stream
         self.max_tokens = 0
         """Most tokens of the answer that the client asks for; 0 when it sets no limit."""
+        self.state = ""
+        """Id of the earlier response or of the conversation that the request goes on with; "" for none."""
         self.objective = objective
         """metadata.name of an InferenceObjective, from the request header; "" when none was sent."""
         self.priority = 0

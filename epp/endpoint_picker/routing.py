@@ -7,6 +7,7 @@ Discovery and scraping write its table. Exchanges call `decide`, `first_byte` an
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +18,14 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
+from endpoint_picker.decision import BodyReading, Decision, Refusal, Resume, Waiting
 from endpoint_picker.faults import FaultLog
 from endpoint_picker.flowcontrol.waiting import Released, WaitingDecision, WaitingRoom
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.state_page import state_page
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
+from endpoint_picker.rewrites import Rewrites
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Pool, RandomSource
 from endpoint_picker.scheduling.scheduler import Scheduler
@@ -43,6 +45,8 @@ class PoolRouter:
         "_clock",
         "_faults",
         "_listeners",
+        "_reading",
+        "_rewrites",
         "_room",
         "decisions",
         "ended",
@@ -62,6 +66,7 @@ class PoolRouter:
         self._clock = clock
         self._faults = FaultLog(_LOG, "a plugin failed")
         self._listeners: list[Callable[[], None]] = []
+        self._rewrites: Rewrites | None = None
         self._room = WaitingRoom(self._note_fault)
         self.wake_at: Callable[[float], None] = lambda _due: None
         """Requests a call of `advance` at a time of the clock; the earliest requested time counts."""
@@ -79,13 +84,13 @@ class PoolRouter:
         self.response_headers = self.scheduler.response_headers
         self.response_complete = self.scheduler.response_complete
         self._room.use(self.live.config.scheduling.waiters)
+        self._reading = self.live.config.reading
 
     # The Router protocol.
 
-    def reads_body(self, *, of_known_api: bool) -> bool:
-        """Tell whether JSON bodies are read, of calls to a known API or of calls to other paths."""
-        reading = self.live.config.reading
-        return reading.of_known_apis if of_known_api else reading.of_others
+    def reading(self) -> BodyReading:
+        """Return which bodies are read."""
+        return self._reading
 
     def decide(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
@@ -193,6 +198,9 @@ class PoolRouter:
         """Take a priority table (JSON) into use; a faulty one changes only `priorities_error`."""
         used = self.live.apply_priorities(text)
         self.scheduler.priorities = self.live.priorities
+        rules, rng = self.live.rewrites, self.pool.rng
+        self._rewrites = Rewrites(rules, lambda: float(rng.random(1)[0])) if rules else None
+        self._reading = replace(self.live.config.reading, rewrites=self._rewrites)
         return used
 
     def _use(self, config: PickerConfig) -> None:
@@ -201,6 +209,7 @@ class PoolRouter:
         except Exception as error:  # third-party plugins raise anything
             self.scheduler.use(self.live.config.scheduling)
             raise ConfigError("plugins", f"one cannot be taken into use: {error}") from error
+        self._reading = replace(config.reading, rewrites=self._rewrites)
         self._answer(self._room.use(config.scheduling.waiters))
 
     # Output: state.

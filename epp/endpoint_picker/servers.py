@@ -111,7 +111,12 @@ class PickerServers:
         self._grpc.add(
             PROCESS_METHOD,
             process_route(
-                pool, self.budget, observer, time.monotonic, self.tracing.begin if self.tracing else None
+                pool,
+                self.budget,
+                observer,
+                time.monotonic,
+                self.tracing.begin if self.tracing else None,
+                lambda function: asyncio.get_running_loop().call_soon(function),
             ),
         )
         for path, factory in eds_routes(self.feed).items():

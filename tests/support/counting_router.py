@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from endpoint_picker.config.parsers import READING
 from endpoint_picker.datalayer.table import EndpointTable
-from endpoint_picker.decision import Decision, Refusal, Reservation, Resume, Waiting
+from endpoint_picker.decision import BodyReading, Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
@@ -25,7 +26,7 @@ class CountingRouter:
         self.fails_after = False
         """Whether `ended` raises after it has released the decision."""
         self.first_bytes = 0
-        self.of_known_apis = self.of_others = True
+        self.reads = BodyReading(frozenset(kind.type_name for kind in READING))
         """Which bodies are read."""
         self.listeners: list[Any] = []
         self.decisions = Decisions(EndpointTable(), lambda: 0.0)
@@ -63,8 +64,8 @@ class CountingRouter:
         assert record.first_byte_at
         self.first_bytes += 1
 
-    def reads_body(self, *, of_known_api: bool) -> bool:
-        return self.of_known_apis if of_known_api else self.of_others
+    def reading(self) -> BodyReading:
+        return self.reads
 
     def response_headers(self, decision: Decision, record: Record) -> Sequence[tuple[str, str]]:
         return [each for hook in decision.hooks.response_headers for each in hook(decision, record)]

@@ -1,6 +1,6 @@
 """A processor for tests of the exchange: a test sets its answers and reads its calls; wrong calls raise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ext_proc import wire
 from ext_proc.budget import BodyBudget
@@ -31,7 +31,9 @@ class StandInProcessor:
         self.answer = answer
         self.fails_in = fails_in
         self.calls: list[str] = []
+        self.holds = True
         self.body: bytes | None = None
+        self.parts = 0
         self.waiting = StandInWait()
         self.resume: Resume | None = None
         self.response: list[bytes] = []
@@ -41,12 +43,19 @@ class StandInProcessor:
         self.mutation = b""
         self.metadata = b""
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> None:
+    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
         self._call("request_headers")
+        return self.holds
 
-    def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | StandInWait:
+    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+        assert size == sum(map(len, chunks))
+        self.parts += 1
+
+    def request(
+        self, body: Sequence[bytes] | None, resume: Resume, now: float
+    ) -> Forward | Reply | StandInWait:
         self._call("request")
-        self.body = body
+        self.body = None if body is None else b"".join(body)
         if self.answer is not None:
             return self.answer
         self.resume = resume

@@ -14,12 +14,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ext_proc import wire
 from ext_proc.budget import BodyBudget
-from ext_proc.processor import Ending, Forward, Late, Processor, Reply, Waiting
+from ext_proc.processor import Edit, Ending, Forward, Late, Processor, Reply, Waiting
 from ext_proc.states import (
     AFTER_RESPONSE_HEADERS,
     AFTER_WAITING,
     WHILE_WAITING,
     WITHOUT_BODY,
+    WITHOUT_HOLDING,
     Request,
     Response,
 )
@@ -51,10 +52,10 @@ class Exchange(Generic[Late]):
     """One HTTP request and its response. `status` is set when the stream is to be finished with it."""
 
     __slots__ = (
-        "_body",
         "_budget",
         "_chunks",
         "_ended",
+        "_has_body",
         "_held",
         "_request",
         "_response",
@@ -77,7 +78,7 @@ class Exchange(Generic[Late]):
         self._response = Response.EXPECTED
         self._chunks: list[bytes] = []
         self._held = 0  # bytes of this exchange in the budget
-        self._body: bytes | None = None  # the whole body while the processor decides
+        self._has_body = False  # the body goes through here
         self._trailers = False  # a reply to request trailers is owed
         self.backlog: Iterator[bytes] | None = None
         """Replies that `more` hands out; None when there are none left."""
@@ -116,9 +117,9 @@ class Exchange(Generic[Late]):
             return
         self._waiting = self.on_resume = None
         self._request = AFTER_WAITING[self._request]
-        answer = self.processor.resumed(late, now)
-        replies = self._forward(answer) if isinstance(answer, Forward) else self._reply(answer, now)
-        self.backlog = chain(replies, self.backlog or ())
+        replies = self._answered(self.processor.resumed(late, now), now)
+        if replies:
+            self.backlog = chain(replies, self.backlog or ())
 
     def more(self) -> Replies:
         """Return the next replies of the backlog; empty when there are none left."""
@@ -155,12 +156,16 @@ class Exchange(Generic[Late]):
                 )
             unseen = modes[0] == wire.BODY_MODE_NONE
             self._response_unseen = modes[1] == wire.BODY_MODE_NONE
-        self.processor.request_headers(message, now)
+        holds = self.processor.request_headers(message, now)
         if message.request_headers.end_of_stream:
             self._request = cell.ended
             return self._ask(None, now)
         if unseen:
             self._request = WITHOUT_BODY[cell.then]
+            return self._ask(None, now)
+        self._has_body = True
+        if not holds:
+            self._request = WITHOUT_HOLDING[cell.then]
             return self._ask(None, now)
         self._request = cell.then
         return _NOTHING
@@ -175,15 +180,26 @@ class Exchange(Generic[Late]):
                 return self._reply(self.processor.buffers_full(now), now)
             self._held += len(chunk)
             self._chunks.append(chunk)
-        if not end:
+        self._request = cell.ended if end else cell.then
+        if self._waiting is not None:
             return _NOTHING
-        self._request = cell.ended
-        return self._ask(self._whole_body(), now)
+        if end:
+            return self._ask(self._chunks, now)
+        self.processor.request_part(self._chunks, self._held)
+        return _NOTHING
+
+    def _pass_piece(self, piece: Piece, cell: "Cell[Request]", _now: float) -> Replies:
+        chunk, end = piece
+        if end:
+            self._request = cell.ended
+        if len(chunk) <= CHUNK_BYTES:
+            return (wire.request_body_reply(chunk, end),)
+        return [*_cut(iter((chunk,)), end)]
 
     def _end_body_by_trailers(self, _message: Message, cell: "Cell[Request]", now: float) -> Replies:
         self._request = cell.ended
         self._trailers = True
-        return self._ask(self._whole_body(), now)
+        return self._ask(self._chunks, now)
 
     def _owe_trailers(self, _message: Message, cell: "Cell[Request]", _now: float) -> Replies:
         """Reply to the trailers after the headers, which wait."""
@@ -195,15 +211,10 @@ class Exchange(Generic[Late]):
         self._request = cell.ended
         return (wire.REQUEST_TRAILERS_REPLY,)
 
-    def _whole_body(self) -> bytes:
-        chunks = self._chunks
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        return body
+    def _ask(self, body: Sequence[bytes] | None, now: float) -> Replies:
+        return self._answered(self.processor.request(body, self._resume, now), now)
 
-    def _ask(self, body: bytes | None, now: float) -> Replies:
-        self._body = body
-        answer = self.processor.request(body, self._resume, now)
+    def _answered(self, answer: Forward | Reply | Waiting, now: float) -> Replies:
         if isinstance(answer, Forward):
             return self._forward(answer)
         if isinstance(answer, Reply):
@@ -219,26 +230,34 @@ class Exchange(Generic[Late]):
 
     def _forward(self, answer: Forward) -> Replies:
         """Return the headers reply with the body, or with its first pieces and the rest as backlog."""
-        body, trailers = self._body, self._trailers
-        self._body = None
-        if body is None:
+        trailers = self._trailers
+        if not self._has_body:
             reply = wire.headers_reply(answer.mutation, answer.metadata, None)
             return (reply, wire.REQUEST_TRAILERS_REPLY) if trailers else (reply,)
-        length = None if trailers else len(body)
-        reply = wire.headers_reply(answer.mutation, answer.metadata, length)
-        if len(body) <= CHUNK_BYTES and not trailers:
+        chunks, edit = self._chunks, answer.edit
+        passing = self._request is Request.PASSING
+        if edit is None and len(chunks) == 1 and self._held <= CHUNK_BYTES and not (trailers or passing):
+            reply = wire.headers_reply(answer.mutation, answer.metadata, self._held)
+            body = wire.request_body_reply(chunks[0], end=True)
             self._drop_body()
-            return reply, wire.request_body_reply(body, end=True)
-        self.backlog = self._pieces(body, trailers)
+            return reply, body
+        length: int | None = self._held
+        if trailers or passing:
+            length = None
+        elif edit is not None:
+            length = self._held - (edit.end - edit.start) + len(edit.text)
+        reply = wire.headers_reply(answer.mutation, answer.metadata, length)
+        if passing and not chunks:
+            return (reply,)
+        self.backlog = self._pieces(edit, not (trailers or passing))
         return reply, *self.more()
 
-    def _pieces(self, body: bytes, trailers: bool) -> Iterator[bytes]:
-        for at in range(0, len(body), CHUNK_BYTES):
-            end = at + CHUNK_BYTES >= len(body)
-            yield wire.request_body_reply(body[at : at + CHUNK_BYTES], end and not trailers)
-        del body
+    def _pieces(self, edit: Edit | None, end: bool) -> Iterator[bytes]:
+        """Yield the replies that bring the body; it is freed on the way, and given back at the end."""
+        chunks = _taken(self._chunks)
+        yield from _cut(chunks if edit is None else _edited(chunks, edit), end)
         self._drop_body()
-        if trailers:
+        if self._trailers:
             yield wire.REQUEST_TRAILERS_REPLY
 
     def _reply(self, answer: Reply, now: float) -> Replies:
@@ -340,9 +359,47 @@ class Exchange(Generic[Late]):
     def _drop_body(self) -> None:
         """Free the body and give its bytes back."""
         self._chunks.clear()
-        self._body = None
         self._budget.give(self._held)
         self._held = 0
+
+
+def _taken(chunks: list[bytes]) -> Iterator[bytes]:
+    """Yield the chunks and let go of each."""
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop()
+
+
+def _edited(chunks: Iterator[bytes], edit: Edit) -> Iterator[bytes]:
+    """Yield the chunks with the edit's bytes in place of those that it replaces."""
+    at = 0
+    for chunk in chunks:
+        size = len(chunk)
+        if at <= edit.start < at + size:
+            yield chunk[: edit.start - at]
+            yield edit.text
+        elif at + size <= edit.start:
+            yield chunk
+        if edit.end < at + size:
+            yield chunk[edit.end - at :] if edit.end > at else chunk
+        at += size
+
+
+def _cut(chunks: Iterator[bytes], end: bool) -> Iterator[bytes]:
+    """Yield the replies that bring the bytes, each but the last with CHUNK_BYTES; at least one."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            if size == CHUNK_BYTES:
+                yield wire.request_body_reply(parts[0] if len(parts) == 1 else b"".join(parts), end=False)
+                parts, size = [], 0
+            part = chunk[at : at + CHUNK_BYTES - size]
+            parts.append(part)
+            size += len(part)
+            at += len(part)
+    yield wire.request_body_reply(parts[0] if len(parts) == 1 else b"".join(parts), end)
 
 
 _State = TypeVar("_State", Request, Response)
@@ -372,6 +429,8 @@ REQUEST_CELLS: Final[Mapping[str, Mapping[Request, Cell[Request]]]] = {
         _R.WAITING: Cell(Exchange._repeated_end, _R.WAITING, _R.WAITING),
         _R.WAITING_UNSEEN: Cell(Exchange._repeated_end, _R.WAITING_UNSEEN, _R.WAITING_UNSEEN),
         _R.ANSWERED: Cell(Exchange._repeated_end, _R.ANSWERED, _R.ANSWERED),
+        _R.PASSING: Cell(Exchange._pass_piece, _R.PASSING, _R.ANSWERED),
+        _R.WAITING_PASSING: Cell(Exchange._hold_piece, _R.WAITING_PASSING, _R.WAITING),
         _R.UNSEEN: Cell(Exchange._repeated_end, _R.UNSEEN, _R.UNSEEN),
         _R.ABANDONED: Cell(Exchange._ignore, _R.ABANDONED, _R.ABANDONED),
     },
@@ -379,6 +438,8 @@ REQUEST_CELLS: Final[Mapping[str, Mapping[Request, Cell[Request]]]] = {
         _R.BUFFERING: Cell(Exchange._end_body_by_trailers, _R.ANSWERED, _R.ANSWERED),
         _R.WAITING_UNSEEN: Cell(Exchange._owe_trailers, _R.WAITING, _R.WAITING),
         _R.UNSEEN: Cell(Exchange._pass_trailers, _R.ANSWERED, _R.ANSWERED),
+        _R.PASSING: Cell(Exchange._pass_trailers, _R.ANSWERED, _R.ANSWERED),
+        _R.WAITING_PASSING: Cell(Exchange._owe_trailers, _R.WAITING, _R.WAITING),
         _R.ABANDONED: Cell(Exchange._pass_trailers, _R.ABANDONED, _R.ABANDONED),
     },
 }

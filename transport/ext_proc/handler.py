@@ -74,6 +74,8 @@ class ProcessHandler(Generic[Late]):
         """Send the answer that the processor waited for, as far as the peer takes it."""
         try:
             self._exchange.resumed(late, self._clock())
+            if self._exchange.waits:
+                self._exchange.on_resume = self._resumed
             self._pump()
         except Exception as fault:
             self._failed(fault)

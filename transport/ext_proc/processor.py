@@ -5,9 +5,9 @@ with the response as it passes, and at the end. The processor answers a complete
 `Reply`, or with a `Waiting` when it cannot answer yet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ext_proc.wire import ProcessingRequest
 
@@ -30,16 +30,26 @@ class Ending(Enum):
     """The processor failed."""
 
 
+class Edit(NamedTuple):
+    """Replaces the bytes [start, end) of a body."""
+
+    start: int
+    end: int
+    text: bytes
+
+
 class Forward:
     """The request goes on, with changed headers; `wire` encodes both parts."""
 
-    __slots__ = ("metadata", "mutation")
+    __slots__ = ("edit", "metadata", "mutation")
 
     def __init__(self, mutation: bytes, metadata: bytes = b"") -> None:
         self.mutation = mutation
         """Entries of a HeaderMutation, one after the other: `wire.set_header`, `wire.remove_header`."""
         self.metadata = metadata
         """Dynamic metadata for the proxy: `wire.dynamic_metadata`, or nothing."""
+        self.edit: Edit | None = None
+        """The one change of the body; None: it goes on as it came."""
 
 
 class Reply:
@@ -67,23 +77,32 @@ class Processor(Protocol[Late]):
     before the request is complete, `request` is not called, and perhaps not even `request_headers`.
     """
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Take the request's headers and the metadata beside them."""
+    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+        """Take the request's headers and the metadata beside them.
+
+        Return whether the request is to be held until its body is whole. False: `request` follows at once,
+        without the body, which goes on piece by piece.
+        """
+        ...
+
+    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+        """Look at a body that is not whole yet: the pieces so far, the last of them new, and their bytes."""
         ...
 
     def request(
-        self, body: bytes | None, resume: Callable[[Late], None], now: float
+        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
     ) -> Forward | Reply | Waiting:
         """Answer the complete request.
 
-        `body` is None when the headers ended the request, and when the proxy does not show request bodies.
+        `body` has the pieces of the body. It is None when the headers ended the request, when the proxy does
+        not show request bodies, and when `request_headers` said that the body is not held.
         A processor that returns a Waiting calls `resume` later, at most once; `resumed` turns what it passes
         into the answer.
         """
         ...
 
-    def resumed(self, late: Late, now: float) -> Forward | Reply:
-        """Answer the request whose answer had to wait."""
+    def resumed(self, late: Late, now: float) -> Forward | Reply | Waiting:
+        """Answer the request whose answer had to wait, or have it wait for something else."""
         ...
 
     def body_too_large(self, limit: int, now: float) -> Reply:

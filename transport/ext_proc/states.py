@@ -24,6 +24,10 @@ class Request(IntEnum):
     """Answered; the proxy does not show the body, whose trailers may follow."""
     ABANDONED = 6
     """A response came before the processor had answered: the proxy replied by itself."""
+    PASSING = 7
+    """Answered; the body goes on piece by piece."""
+    WAITING_PASSING = 8
+    """The processor, which does not look at the body, has not answered yet; what comes of it is held."""
 
 
 class Response(IntEnum):
@@ -36,6 +40,8 @@ class Response(IntEnum):
 
 #: What body mode NONE makes of a request whose headers announce a body.
 WITHOUT_BODY: Final[Mapping[Request, Request]] = {Request.BUFFERING: Request.UNSEEN}
+#: What a processor that does not look at the body makes of it.
+WITHOUT_HOLDING: Final[Mapping[Request, Request]] = {Request.BUFFERING: Request.PASSING}
 #: What the response's headers make of the request: one without an answer never reaches a model server.
 AFTER_RESPONSE_HEADERS: Final[Mapping[Request, Request]] = {
     Request.EXPECTED: Request.ABANDONED,
@@ -44,10 +50,13 @@ AFTER_RESPONSE_HEADERS: Final[Mapping[Request, Request]] = {
     Request.WAITING_UNSEEN: Request.ABANDONED,
     Request.ANSWERED: Request.ANSWERED,
     Request.UNSEEN: Request.UNSEEN,
+    Request.PASSING: Request.PASSING,
+    Request.WAITING_PASSING: Request.ABANDONED,
 }
 #: What a processor's Waiting makes of a request that would be answered at once, and back.
 WHILE_WAITING: Final[Mapping[Request, Request]] = {
     Request.ANSWERED: Request.WAITING,
     Request.UNSEEN: Request.WAITING_UNSEEN,
+    Request.PASSING: Request.WAITING_PASSING,
 }
 AFTER_WAITING: Final[Mapping[Request, Request]] = {after: state for state, after in WHILE_WAITING.items()}

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from endpoint_picker import yaml_text
 from endpoint_picker.config.effective import Effective
 from endpoint_picker.config.not_offered import GATES_NOT_OFFERED, KEYS_NOT_OFFERED, sentence
-from endpoint_picker.config.parsers import OpenAiParser, Parser, PassthroughParser
-from endpoint_picker.config.picker_config import BodyReading, PickerConfig
+from endpoint_picker.config.parsers import READING, OpenAiParser, Parser, PassthroughParser
+from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import DEPRECATED, RENAMED, Registry
 from endpoint_picker.config.schema import (
     API_VERSION,
@@ -31,7 +31,7 @@ from endpoint_picker.config.settings_plugins import (
 )
 from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation, joined
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
-from endpoint_picker.decision import Hooks
+from endpoint_picker.decision import BodyReading, Hooks
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH
 from endpoint_picker.scheduling.decider import Decider
@@ -145,7 +145,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
         scheduling=scheduling,
         scrape=scrape,
         exporter=exporter,
-        reading=_reading(parsers),
+        reading=_reading(parsers, [*others, *running, detector, handler]),
         warnings=warnings,
         effective=effective,
     )
@@ -491,13 +491,16 @@ def _parsers(spec: EndpointPickerConfig, plugins: Instances) -> Sequence[Parser]
         if any(isinstance(each, PassthroughParser) for each in found):
             raise ConfigError(path, f"{PassthroughParser.type_name} leaves it no request; list that one last")
         found.append(plugin)
-    return found or (OpenAiParser(NoParams()),)
+    return found or [kind(NoParams()) for kind in READING]
 
 
-def _reading(parsers: Sequence[Parser]) -> BodyReading:
+def _reading(parsers: Sequence[Parser], running: Iterable[Plugin]) -> BodyReading:
+    """Return which bodies are read; prompts are laid out if a plugin that runs reads them."""
+    kinds = {type(each) for each in parsers}
     return BodyReading(
-        of_known_apis=any(isinstance(each, OpenAiParser) for each in parsers),
-        of_others=not any(isinstance(each, PassthroughParser) for each in parsers),
+        parsers=frozenset(each.type_name for each in kinds & set(READING)),
+        others=OpenAiParser in kinds and PassthroughParser not in kinds,
+        prompt=any(each.reads_prompt for each in running),
     )
 
 

@@ -1,6 +1,6 @@
 """The texts offered to a running picker: the last good ones, and the faults of the last ones. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pydantic import ValidationError
@@ -10,7 +10,7 @@ from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError, from_validation
 from inference_api.offered import Offered, OfferedText
-from inference_api.priority_table import PriorityTable
+from inference_api.priority_table import PriorityTable, RewriteEntry
 
 #: Newest format of the priority table that this version reads.
 PRIORITY_TABLE_VERSION: Final = 1
@@ -28,6 +28,7 @@ class LiveConfig:
         "offered",
         "priorities",
         "priorities_loads",
+        "rewrites",
     )
 
     def __init__(self, registry: Registry, use: Callable[[PickerConfig], None]) -> None:
@@ -44,6 +45,8 @@ class LiveConfig:
         self.config_loads = 0
         """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
+        self.rewrites: Sequence[RewriteEntry] = ()
+        """Rules for model names in order of precedence, in use."""
 
     def apply_config(self, text: str) -> bool:
         """Take a configuration into use; blank is the default one. Return whether it is used."""
@@ -68,6 +71,7 @@ class LiveConfig:
         table, error = _priority_table(text)
         if not error:
             self.priorities = {name: entry.priority for name, entry in table.objectives.items()}
+            self.rewrites = table.rewrites
         judged = OfferedText.judged(text, error, replaced=self.priorities_loads > 0)
         self.offered = self.offered.model_copy(update={"priorities": judged})
         self.priorities_loads += not error

@@ -9,7 +9,6 @@ from typing import Final
 _KV_EVENTS: Final = "not yet: comes with KV events and tokenisation"
 _PREDICTION: Final = "not yet: comes with latency prediction"
 _FLOW: Final = "not yet: comes with flow control"
-_PARSERS: Final = "not yet: bodies of this API are not read"
 _OLD: Final = "no: deprecated there; "
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
@@ -45,16 +44,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
             "static-usage-limit-policy",
         ),
         _FLOW,
-    ),
-    **dict.fromkeys(
-        (
-            "anthropic-parser",
-            "sglanghttp-parser",
-            "vertexai-parser",
-            "vllmgrpc-parser",
-            "vllmhttp-parser",
-        ),
-        _PARSERS,
     ),
     **dict.fromkeys(
         ("models-data-source", "models-data-extractor"), "no: no plugin reads the models that it lists"

@@ -5,17 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
+from endpoint_picker.decision import BodyReading
 from endpoint_picker.scheduling.scheduler import Scheduling
-
-
-@dataclass(frozen=True, slots=True)
-class BodyReading:
-    """The requests whose JSON bodies are read for model and prompt; all others are routed without."""
-
-    of_known_apis: bool = True
-    """Calls to the APIs of `ext_proc.body.apis`."""
-    of_others: bool = True
-    """Calls to all other paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +18,7 @@ class PickerConfig:
     """None: no metrics are read; scorers use the ledger."""
     exporter: ScrapePlan | None = None
     """Pages of exporters beside the servers; None: there are none."""
-    reading: BodyReading = BodyReading()
+    reading: BodyReading = field(default_factory=lambda: BodyReading(frozenset()))
     warnings: tuple[str, ...] = ()
     """Deprecated names that were used, and producers that do not run."""
     effective: Mapping[str, Any] = field(default_factory=dict)

@@ -76,7 +76,7 @@ class RequestHandlerSpec(Section):
     """How request bodies are read."""
 
     parsers: tuple[PluginRef, ...] = ()
-    """In order; openai-parser when absent."""
+    """In order; every parser that reads bodies when absent."""
 
 
 class EndpointPickerConfig(Section):

@@ -1,10 +1,12 @@
 """Request and response headers: which the picker reads, and which it removes. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from typing_extensions import override
 
+from endpoint_picker.decision import BodyReading
 from ext_proc.body import apis
 from ext_proc.wire import HeaderValue, HttpHeaders
 from inference_api.names import (
@@ -48,11 +50,23 @@ STRIPPED: Final = frozenset(
 )
 #: The usual content types; they need no parsing.
 _BARE_TYPES: Final = frozenset({"application/json", "text/event-stream"})
-_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+_BOUNDARY: Final = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _PREFER: Final = "prefer"
 _IF_AVAILABLE: Final = "if-available"
+#: Methods whose body has a meaning.
+WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _READ: Final = frozenset(
-    {":method", ":path", "content-type", _PREFER, REQUEST_ID_HEADER, OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER}
+    {
+        ":method",
+        ":path",
+        "content-encoding",
+        "content-type",
+        "expect",
+        _PREFER,
+        REQUEST_ID_HEADER,
+        OBJECTIVE_HEADER,
+        OLD_OBJECTIVE_HEADER,
+    }
 )
 _KNOWN: Final = _READ | STRIPPED
 
@@ -87,8 +101,11 @@ class RequestHeaders:
     __slots__ = (
         "all",
         "api",
+        "boundary",
         "content_type",
+        "encoding",
         "ends",
+        "expects",
         "if_available",
         "method",
         "objective",
@@ -124,24 +141,40 @@ class RequestHeaders:
         """Path without the query."""
         self.api = apis.api_of(self.path)
         """The known API that the path belongs to."""
-        self.content_type = media_type(found.get("content-type", ""))
+        content_type = found.get("content-type", "")
+        self.content_type = media_type(content_type)
+        self.boundary = _boundary(content_type) if content_type.startswith("multipart/") else b""
+        """What separates the parts of a multipart body."""
+        self.encoding = found.get("content-encoding", "")
+        """Content-encoding of the body; "" for none."""
+        self.expects = "expect" in found
+        """The client waits for a 100 before it sends the body."""
         self.request_id = found.get(REQUEST_ID_HEADER, "")
         self.if_available = _PREFER in found and _prefers(found[_PREFER])
         """The client wants an answer only if the prompt is cached."""
         self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
 
-    def call_for_json(self, body: bytes | None) -> bool:
-        """Tell whether the body must be JSON with a model. None: no body, or the proxy does not show it.
+    @property
+    def holds(self) -> bool:
+        """The request waits for its body: not where a body has no meaning, or the client waits for a 100."""
+        return self.method in WITH_BODY and not self.expects
 
-        It must be in a POST, PUT or PATCH to a known API, whatever the content type is. To another path it
-        must be when there is a body whose content type is JSON or missing. All other requests are routed
-        without a model, and so is a body that the proxy does not show.
-        """
-        if self.method not in _WITH_BODY:
-            return False
-        if body is None:
-            return self.ends and self.api is not None
-        return self.api is not None or not self.content_type or is_json(self.content_type)
+    @property
+    def needs_model(self) -> bool:
+        """The API demands a model."""
+        return self.api is not None and self.api.needs_model
+
+    def is_read(self, reading: BodyReading) -> bool:
+        """Tell whether the body is read: of a known API, or of another path if it is JSON or may be."""
+        api = self.api
+        if api is not None:
+            return api.parser in reading.parsers
+        return reading.others and (not self.content_type or is_json(self.content_type))
+
+
+def _boundary(content_type: str) -> bytes:
+    found = _BOUNDARY.search(content_type)
+    return (found[1] or found[2]).encode("latin-1", "replace") if found else b""
 
 
 def _prefers(header: str) -> bool:

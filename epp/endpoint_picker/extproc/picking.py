@@ -4,21 +4,51 @@ It reads the complete request and calls `Router.decide`, then reads the response
 exchange ends, `Router.ended` is called exactly once for its decision.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from endpoint_picker.decision import Decision, Refusal, Resume, Router
-from endpoint_picker.extproc.headers import RequestHeaders, ResponseHeaders, is_json
+from endpoint_picker.decision import Decision, Refusal, Router
+from endpoint_picker.extproc.headers import WITH_BODY, RequestHeaders, ResponseHeaders, is_json
 from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import ConditionalRequest, InferenceRequest
+from endpoint_picker.rewrites import Rewrites
 from ext_proc import wire
-from ext_proc.body import apis
+from ext_proc.body.api import Form
+from ext_proc.body.encodings import decoder
+from ext_proc.body.reading import (
+    WHOLE_BYTES,
+    InvalidBodyError,
+    ParsedBody,
+    Reading,
+    model_span,
+    prompt_bytes,
+    read,
+    unread_encoding,
+)
 from ext_proc.body.response.readers import DocumentReader, ResponseReader, StreamReader
 from ext_proc.body.response.restore import NameRestorer
-from ext_proc.processor import Ending, Forward, Reply, Waiting
+from ext_proc.processor import Edit, Ending, Forward, Reply, Waiting
+from ext_proc.turns import Turn, Turns
 from ext_proc.wire import ProcessingRequest
+
+#: Encoded bodies up to this size, in bytes, are read at once when they are whole, in this many steps at most.
+_AT_ONCE_BYTES: Final = 16_384
+_STEPS_AT_ONCE: Final = 4
+
+
+class BodyRead:
+    """What an exchange is resumed with when the reading of its body is over."""
+
+    __slots__ = ()
+
+
+BODY_READ: Final = BodyRead()
+Late = Decision | Refusal | BodyRead
 
 
 class Picking:
@@ -27,6 +57,7 @@ class Picking:
     __slots__ = (
         "_clock",
         "_decision",
+        "_edit",
         "_headers",
         "_note_gap",
         "_observer",
@@ -34,19 +65,33 @@ class Picking:
         "_request",
         "_restore",
         "_restorer",
+        "_resume",
         "_router",
         "_subset",
+        "_turn",
+        "_turns",
         "record",
     )
 
-    def __init__(self, router: Router, observer: Observer, now: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        observer: Observer,
+        now: float,
+        clock: Callable[[], float],
+        turns: Turns,
+    ) -> None:
         """Begin at time `now`. `clock` measures how long `Router.decide` takes."""
         self._router = router
+        self._turns = turns
         self._observer = observer
         self._clock = clock
         self._headers: RequestHeaders | None = None
         self._subset: tuple[str, ...] | None = None
-        self._request: InferenceRequest | None = None  # set while its decision waits
+        self._request: InferenceRequest | None = None
+        self._turn: Turn | None = None  # of a reading that takes turns
+        self._resume: Callable[[Late], None] | None = None  # set while such a reading is waited for
+        self._edit: Edit | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
         self._restore: tuple[str, str] | None = None
@@ -58,54 +103,190 @@ class Picking:
 
     # Request
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> None:
-        """Keep the headers and the subset hint for the decision."""
+    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+        """Keep the headers and the subset hint; return whether to wait for the body."""
         self._headers = headers = RequestHeaders(message.request_headers)
         self._subset = subset_hint(message)
         self.record.request_id = headers.request_id
         self.record.objective = headers.objective
+        return headers.holds
 
-    def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | Waiting:
-        """Read the body and decide; `RequestHeaders.call_for_json` says whether the body must be JSON."""
+    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+        """Begin to read a body that is too large to be read in one go, while it comes."""
+        turn = self._turn
+        if turn is not None:
+            turn.feed(chunks)
+        elif size > WHOLE_BYTES and self._is_read():
+            self._turn = self._begin_turn(chunks)
+
+    def request(
+        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
+    ) -> Forward | Reply | Waiting:
+        """Read the body and decide. A large body is read in turns first."""
         headers, record = self._headers, self.record
         assert headers is not None  # noqa: S101 - the exchange calls request_headers first
-        size = len(body) if body else 0
+        size = 0
+        if body:
+            size = len(body[0]) if len(body) == 1 else sum(map(len, body))
         record.request_bytes = size
         kind = ConditionalRequest if headers.if_available else InferenceRequest
-        request = kind(
+        self._request = kind(
             request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
         )
-        if headers.call_for_json(body) and self._router.reads_body(of_known_api=headers.api is not None):
-            try:
-                parsed = apis.parse(headers.api, body or b"")
-            except apis.InvalidBodyError as error:
-                return self._refuse_unrouted(Outcome.BAD_REQUEST, str(error), now)
-            record.model = request.model = parsed.model
-            request.prompt = parsed.prompt
-            record.streaming = request.stream = parsed.stream
-            request.max_tokens = parsed.max_tokens
-        clock = self._clock
+        if not (headers.ends if body is None else headers.holds) or not self._is_read():
+            return self._decide(resume, now)  # the body is not seen, or not read
+        if not body or not size:
+            if headers.api is None or not headers.api.needs_model or headers.method not in WITH_BODY:
+                return self._decide(resume, now)
+            text = "the request has no body; send a JSON object with a model"
+            return self._refuse_unrouted(Outcome.BAD_REQUEST, text, now)
+        try:
+            parsed = self._parsed(headers, body, size)
+            if parsed is None:
+                return self._wait_for_turns(resume)
+            self._take(parsed, body)
+        except InvalidBodyError as error:
+            return self._refuse_body(error, now)
+        return self._decide(resume, now)
+
+    def resumed(self, late: Late, now: float) -> Forward | Reply | Waiting:
+        """Answer the request whose decision, or whose body's reading, has waited.
+
+        The wait does not count as decision time.
+        """
+        if isinstance(late, BodyRead):
+            return self._has_been_read(now)
+        request, self._request = self._request, None
+        assert request is not None  # noqa: S101 - `request` set it when the decision began to wait
+        if isinstance(late, Decision):
+            self._decision = late
+            return self._picked(late, request, now, 0.0)
+        self.record.priority = request.priority
+        return self._refuse(late, now)
+
+    def _decide(self, resume: Callable[[Late], None], now: float) -> Forward | Reply | Waiting:
+        request, clock = self._request, self._clock
+        assert request is not None  # noqa: S101 - set before
         begun = clock()
         answer = self._router.decide(request, self._subset, resume)
         if isinstance(answer, Decision):
             self._decision = answer
             return self._picked(answer, request, now, clock() - begun)
         if isinstance(answer, Refusal):
-            record.priority = request.priority
+            self.record.priority = request.priority
             return self._refuse(answer, now, clock() - begun)
-        self._request = request
         return answer
 
-    def resumed(self, late: Decision | Refusal, now: float) -> Forward | Reply:
-        """Answer the request whose decision waited; the wait does not count as decision time."""
-        if isinstance(late, Decision):
-            self._decision = late
-        request, self._request = self._request, None
-        assert request is not None  # noqa: S101 - `request` set it when the decision began to wait
-        if isinstance(late, Decision):
-            return self._picked(late, request, now, 0.0)
-        self.record.priority = request.priority
-        return self._refuse(late, now)
+    # Reading the body
+
+    def _is_read(self) -> bool:
+        """Tell whether the body is read. One in an encoding that is not read counts if a model is needed."""
+        headers = self._headers
+        assert headers is not None  # noqa: S101 - the exchange calls request_headers first
+        if not headers.is_read(self._router.reading()):
+            return False
+        return not headers.encoding or headers.needs_model or decoder(headers.encoding) is not None
+
+    def _parsed(self, headers: RequestHeaders, body: Sequence[bytes], size: int) -> ParsedBody | None:
+        """Return what the body says; None when its reading takes turns. Raises InvalidBodyError."""
+        turn = self._turn
+        if turn is None and size <= WHOLE_BYTES and not headers.encoding:
+            whole = body[0] if len(body) == 1 else b"".join(body)
+            found = read(headers.api, whole, prompt=self._router.reading().prompt, boundary=headers.boundary)
+            if isinstance(found, ParsedBody):
+                return found
+            turn = self._turn = self._turns.begin(found)
+            turn.wake()
+            return found.result() if found.done else None
+        if turn is None:
+            turn = self._turn = self._begin_turn(body)
+        else:
+            turn.feed(body)
+        reading = turn.reading
+        assert reading is not None  # noqa: S101 - only the end of the exchange takes it away
+        reading.end()
+        if size <= _AT_ONCE_BYTES:
+            for _ in range(_STEPS_AT_ONCE):
+                reading.advance()
+        turn.wake()
+        return reading.result() if reading.done else None
+
+    def _begin_turn(self, chunks: Sequence[bytes]) -> Turn:
+        """Return the place of a new reading, with its first steps asked for.
+
+        Raises InvalidBodyError for an encoding that is not read.
+        """
+        headers = self._headers
+        assert headers is not None  # noqa: S101 - the exchange calls request_headers first
+        decodes = None
+        if headers.encoding:
+            decodes = decoder(headers.encoding)
+            if decodes is None:
+                raise InvalidBodyError(unread_encoding(headers.encoding))
+        reading = Reading(
+            headers.api,
+            prompt=self._router.reading().prompt,
+            decoder=decodes,
+            limit=self._turns.max_decoded_bytes,
+            boundary=headers.boundary,
+        )
+        turn = self._turns.begin(reading)
+        turn.feed(chunks)
+        return turn
+
+    def _wait_for_turns(self, resume: Callable[[Late], None]) -> Turn:
+        turn = self._turn
+        assert turn is not None  # noqa: S101 - `_parsed` has begun it
+        self._resume = resume
+        turn.on_done = partial(resume, BODY_READ)
+        turn.wake()
+        return turn
+
+    def _has_been_read(self, now: float) -> Forward | Reply | Waiting:
+        turn, resume, self._turn, self._resume = self._turn, self._resume, None, None
+        assert turn is not None and turn.reading is not None and resume is not None  # noqa: S101, PT018
+        try:
+            self._take(turn.reading.result(), ())
+        except InvalidBodyError as error:
+            return self._refuse_body(error, now)
+        return self._decide(resume, now)
+
+    def _take(self, parsed: ParsedBody, body: Sequence[bytes]) -> None:
+        """Note what the body says. Raises InvalidBodyError when its model is to change and cannot."""
+        request, record = self._request, self.record
+        assert request is not None  # noqa: S101 - set before
+        record.model = request.model = parsed.model
+        request.prompt = parsed.prompt
+        request.prompt_bytes = prompt_bytes(parsed, request.body_bytes)
+        record.streaming = request.stream = parsed.stream
+        request.max_tokens = parsed.max_tokens
+        request.state = parsed.state
+        rewrites = self._router.reading().rewrites
+        if rewrites is not None:
+            self._rewrite(rewrites, parsed, body)
+
+    def _rewrite(self, rewrites: Rewrites, parsed: ParsedBody, body: Sequence[bytes]) -> None:
+        """Choose the model that is served, and change its name in the body."""
+        headers, request = self._headers, self._request
+        assert headers is not None and request is not None  # noqa: S101, PT018 - set before
+        target = rewrites.target(parsed.model)
+        if target is None or not parsed.model:
+            return
+        self.record.target_model = request.model = target
+        if target == parsed.model:
+            return
+        if headers.encoding:
+            raise InvalidBodyError(
+                "the model of an encoded body cannot be rewritten; send it without encoding"
+            )
+        span = parsed.model_span or model_span(body)
+        if span is None:
+            raise InvalidBodyError("the model cannot be rewritten in a body of this kind")
+        is_text = headers.api is not None and headers.api.form is Form.MULTIPART
+        text = target if is_text else json.dumps(target, ensure_ascii=False)
+        self._edit = Edit(*span, text.encode())
+        self._restore = (parsed.model, target)
+        headers.remove.append("accept-encoding")  # so that the name can be given back in the response
 
     def body_too_large(self, limit: int, now: float) -> Reply:
         """Refuse with 413."""
@@ -123,7 +304,13 @@ class Picking:
         record.outcome = Outcome.PICKED
         record.decided_at = now
         self._observer.decided(record, took)
-        return steer(decision.destination, headers.remove, decision.headers, decision.scores)
+        forward = steer(decision.destination, headers.remove, decision.headers, decision.scores)
+        forward.edit = self._edit
+        return forward
+
+    def _refuse_body(self, error: InvalidBodyError, now: float) -> Reply:
+        outcome = Outcome.TOO_LARGE if error.too_large else Outcome.BAD_REQUEST
+        return self._refuse_unrouted(outcome, str(error), now, error.param)
 
     def _refuse_unrouted(self, outcome: Outcome, message: str, now: float, param: str | None = None) -> Reply:
         headers = self._headers
@@ -212,6 +399,8 @@ class Picking:
         record.ending = ending
         record.ended_at = now
         decision, self._decision = self._decision, None
+        if self._turn is not None:
+            self._turn.cancel()
         try:
             self._close_reader()
         finally:

@@ -14,6 +14,7 @@ from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
 from ext_proc.handler import ProcessHandler
 from ext_proc.processor import Processor
+from ext_proc.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +25,16 @@ def process_route(
     observer: Observer,
     clock: Callable[[], float],
     begin_trace: Begin | None = None,
+    soon: Callable[[Callable[[], None]], object] | None = None,
 ) -> HandlerFactory:
     """Return the factory of Process handlers. `clock` is monotonic, in seconds.
 
+    `soon` calls a function in the next turn of the event loop: large bodies are read in turns. None: in one
+    go.
+
     With `begin_trace` exchanges are traced; without it they run none of the code that traces.
     """
+    turns = Turns(soon, budget.max_request_bytes)
     faults = FaultLog(_log, "exchange failed")
     if _log.isEnabledFor(logging.DEBUG):
         observer = _LoggingObserver(observer)
@@ -39,7 +45,7 @@ def process_route(
 
     def handler(stream: Stream) -> ProcessHandler[Any]:
         return ProcessHandler(
-            stream, Exchange(Picking(router, observer, clock(), clock), budget), clock, note_fault
+            stream, Exchange(Picking(router, observer, clock(), clock, turns), budget), clock, note_fault
         )
 
     if begin_trace is None:
@@ -47,7 +53,7 @@ def process_route(
     asks, begin = Asks(router), begin_trace
 
     def traced(stream: Stream) -> TracedHandler:
-        picking = TracedPicking(asks, observer, clock(), clock, begin)
+        picking = TracedPicking(asks, observer, clock(), clock, turns, begin)
         return TracedHandler(stream, Exchange(picking, budget), clock, note_fault)
 
     return traced

@@ -7,12 +7,13 @@ from typing_extensions import override
 
 from endpoint_picker.decision import Decision, Refusal, Resume, Router
 from endpoint_picker.decision import Waiting as DecisionWaits
-from endpoint_picker.extproc.picking import Picking
+from endpoint_picker.extproc.picking import Late, Picking
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import InferenceRequest
 from ext_proc import wire
 from ext_proc.handler import ProcessHandler
 from ext_proc.processor import Ending, Forward, Reply, Waiting
+from ext_proc.turns import Turns
 from ext_proc.wire import ProcessingRequest
 from lean_grpc.calls.metadata import Metadata
 
@@ -56,7 +57,7 @@ class Asks:
         self.asked: InferenceRequest | None = None
         """The request of the latest call of `decide`, which is synchronous."""
         self.unrouted = router.unrouted
-        self.reads_body = router.reads_body
+        self.reading = router.reading
         self.first_byte = router.first_byte
         self.response_headers = router.response_headers
         self.response_complete = router.response_complete
@@ -81,9 +82,15 @@ class TracedPicking(Picking):
     __slots__ = ("_asked", "_asked_at", "_asks", "_begin", "_trace", "_waited_since", "context")
 
     def __init__(
-        self, asks: "Asks", observer: Observer, now: float, clock: Callable[[], float], begin: Begin
+        self,
+        asks: "Asks",
+        observer: Observer,
+        now: float,
+        clock: Callable[[], float],
+        turns: Turns,
+        begin: Begin,
     ) -> None:
-        super().__init__(asks, observer, now, clock)
+        super().__init__(asks, observer, now, clock, turns)
         self._asks = asks
         self._begin = begin
         self._trace: Trace | None = None
@@ -94,22 +101,35 @@ class TracedPicking(Picking):
         """traceparent and tracestate of the call's metadata."""
 
     @override
-    def request_headers(self, message: ProcessingRequest, now: float) -> None:
+    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
         """Keep the headers, and begin the trace."""
-        super().request_headers(message, now)
+        holds = super().request_headers(message, now)
         headers = self._headers
         assert headers is not None  # noqa: S101 - just set
         context = self.context
         if _TRACEPARENT not in context:
             context = {name: headers.all[name] for name in _CONTEXT if name in headers.all}
         self._trace = self._begin(context, self.record.started_at)
+        return holds
 
     @override
-    def request(self, body: bytes | None, resume: Resume, now: float) -> Forward | Reply | Waiting:
+    def request(
+        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
+    ) -> Forward | Reply | Waiting:
+        """Forget which request the router was asked about last: it is another one."""
+        self._asks.asked = None
+        return super().request(body, resume, now)
+
+    @override
+    def _has_been_read(self, now: float) -> Forward | Reply | Waiting:
+        self._asks.asked = None
+        return super()._has_been_read(now)
+
+    @override
+    def _decide(self, resume: Callable[[Late], None], now: float) -> Forward | Reply | Waiting:
         """Decide, and note when a wait begins."""
         self._asked_at = now
-        self._asks.asked = None
-        answer = super().request(body, resume, now)
+        answer = super()._decide(resume, now)
         self._asked = self._asks.asked
         if not isinstance(answer, Forward | Reply):
             self._waited_since = now

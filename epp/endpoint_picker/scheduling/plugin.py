@@ -97,6 +97,8 @@ class Plugin(ABC):
     reads_adapters: ClassVar[bool] = False
     """The plugin reads `EndpointTable.adapters`; without such a plugin no page is searched for adapters."""
 
+    reads_prompt: ClassVar[bool] = False
+    """The plugin reads `InferenceRequest.prompt`; without such a plugin no prompt is laid out."""
     chooses_peer: ClassVar[bool] = False
     """It is a profile handler that writes `Candidates.peer` for some profile."""
 

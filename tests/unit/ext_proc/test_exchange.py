@@ -40,8 +40,12 @@ TO_REQUEST = {
     Request.ANSWERED: (HEADERS, PIECE, LAST),
     Request.UNSEEN: (UNSEEN_BODY,),
     Request.ABANDONED: (RESPONSE,),
+    Request.PASSING: (HEADERS,),
+    Request.WAITING_PASSING: (HEADERS,),
 }
-WAITS = (Request.WAITING, Request.WAITING_UNSEEN)
+WAITS = (Request.WAITING, Request.WAITING_UNSEEN, Request.WAITING_PASSING)
+#: States of requests whose body the processor does not wait for.
+PASSES = (Request.PASSING, Request.WAITING_PASSING)
 #: Replies by letter: headers, body and trailers of the request in lower, of the response in upper case.
 LETTERS = {
     "request_headers": "h",
@@ -62,6 +66,8 @@ WAITING_UNSEEN   !             !             !            !             !       
 ANSWERED         !             !             !            !             !             -ANSWERED         !
 UNSEEN           !             !             !            !             !             -UNSEEN           t-ANSWERED
 ABANDONED        !             !             !            -ABANDONED    -ABANDONED    -ABANDONED        t-ABANDONED
+PASSING          !             !             !            b-PASSING     b-ANSWERED    b-ANSWERED        t-ANSWERED
+WAITING_PASSING  !             !             !            -WAITING_PASSING  -WAITING  -WAITING          -WAITING
 """  # noqa: E501
 RESPONSE_TABLE = """
             RESPONSE       RESPONSE_END  RESPONSE_PIECE  RESPONSE_LAST  RESPONSE_BODY_END  RESPONSE_TRAILERS
@@ -82,6 +88,8 @@ AFTER_RESPONSE = {
     Request.WAITING_UNSEEN: Request.ABANDONED,
     Request.ANSWERED: Request.ANSWERED,
     Request.UNSEEN: Request.UNSEEN,
+    Request.PASSING: Request.PASSING,
+    Request.WAITING_PASSING: Request.ABANDONED,
 }
 
 
@@ -94,6 +102,7 @@ def cells(text: str) -> list[tuple[str, str, str]]:
 def at(request: Request) -> Peer:
     """Return an exchange whose request is in this state."""
     peer = Peer(None if request in WAITS else FORWARD)
+    peer.processor.holds = request not in PASSES
     peer.feed(*TO_REQUEST[request])
     assert peer.exchange.states[0] is request
     return peer

@@ -5,7 +5,7 @@ from typing_extensions import override
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.decider import Decider
-from ext_proc.body.openai import has_media
+from ext_proc.body.material import has_media
 
 
 class AlwaysMultimodalDecider(Decider):
@@ -13,6 +13,7 @@ class AlwaysMultimodalDecider(Decider):
 
     __slots__ = ()
     type_name = "always-disagg-multimodal-decider"
+    reads_prompt = True
 
     @override
     def wants(self, request: InferenceRequest, decode: Candidates) -> bool:

@@ -62,6 +62,7 @@ class ApproxPrefixCacheProducer(Producer, Follower):
     type_name = "approx-prefix-cache-producer"
     params_type = PrefixParams
     produces = frozenset({PREFIX_MATCH})
+    reads_prompt = True
 
     def __init__(self, params: PrefixParams) -> None:
         self.params = params

@@ -59,7 +59,7 @@ class ContextLengthAware(Filter, Scorer):
         rows = candidates.rows
         if not self._filtering:
             return rows
-        length = len(request.prompt) // BYTES_PER_TOKEN
+        length = request.prompt_bytes // BYTES_PER_TOKEN
         low, high = self._low.column(table)[rows], self._high.column(table)[rows]
         return rows[~((length < low) | (length > high))]
 
@@ -67,7 +67,7 @@ class ContextLengthAware(Filter, Scorer):
     def score(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Floats:
         """Return the score of each row by its range."""
         rows = candidates.rows
-        length = len(request.prompt) // BYTES_PER_TOKEN
+        length = request.prompt_bytes // BYTES_PER_TOKEN
         low, high = self._low.column(table)[rows], self._high.column(table)[rows]
         scores = np.full(rows.size, 0.5)
         scores[np.isinf(low)] = 0.0

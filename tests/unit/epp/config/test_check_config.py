@@ -9,6 +9,7 @@ import yaml
 from endpoint_picker import yaml_text
 from endpoint_picker.check_config import run
 from endpoint_picker.config.build import build
+from endpoint_picker.config.parsers import READING
 from endpoint_picker.config.registry import Registry
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
@@ -107,7 +108,7 @@ def test_defaults_and_added_plugins_are_shown(tmp_path: Path, capsys: pytest.Cap
         "utilization-detector",
         "metrics-data-source",
         "core-metrics-extractor",
-        "openai-parser",
+        *(kind.type_name for kind in READING),
     }
     assert shown["plugins"][0]["parameters"] == {"matchLengthWeight": 0.0, "matchLengthScaleTokens": 8192}
     (profile,) = shown["schedulingProfiles"]

@@ -12,7 +12,7 @@ import yaml
 
 from endpoint_picker.check_config import run
 from endpoint_picker.config.build import build
-from endpoint_picker.config.picker_config import BodyReading
+from endpoint_picker.config.parsers import READING
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError
 from endpoint_picker.datalayer.metrics_page import PageReader
@@ -122,23 +122,38 @@ def test_the_charts_configuration_for_each_model_server(
     assert picked(router, prompt) == "0"
 
 
+def read_by(text: str) -> tuple[set[str], bool]:
+    """Return the parsers whose APIs are read, and whether other JSON bodies are."""
+    reading = router_of(text).reading()
+    return set(reading.parsers), reading.others
+
+
 def test_the_charts_configuration_for_triton_reads_no_body() -> None:
     text = chart("parameters: {defaultEngine: triton}", "passthrough-parser")
-    assert build(text, REGISTRY).reading == BodyReading(of_known_apis=False, of_others=False)
-    assert not router_of(text).reads_body(of_known_api=True)
+    assert read_by(text) == (set(), False)
 
 
 @pytest.mark.parametrize(
     ("parsers", "reading"),
     [
-        pytest.param(["openai-parser"], BodyReading(), id="openai"),
-        pytest.param(["openai-parser", "passthrough-parser"], BodyReading(of_others=False), id="both"),
+        pytest.param(["openai-parser"], ({"openai-parser"}, True), id="openai"),
+        pytest.param(["openai-parser", "passthrough-parser"], ({"openai-parser"}, False), id="both"),
+        pytest.param(["anthropic-parser"], ({"anthropic-parser"}, False), id="anthropic"),
     ],
 )
-def test_parsers_are_chosen(parsers: list[str], reading: BodyReading) -> None:
+def test_parsers_are_chosen(parsers: list[str], reading: tuple[set[str], bool]) -> None:
     listed = ", ".join(f"{{type: {each}}}" for each in parsers)
     refs = ", ".join(f"{{pluginRef: {each}}}" for each in parsers)
-    assert build(f"plugins: [{listed}]\nrequestHandler: {{parsers: [{refs}]}}", REGISTRY).reading == reading
+    assert read_by(f"plugins: [{listed}]\nrequestHandler: {{parsers: [{refs}]}}") == reading
+
+
+def test_without_parsers_every_api_is_read() -> None:
+    assert read_by("plugins: []") == ({kind.type_name for kind in READING}, True)
+
+
+def test_prompts_are_laid_out_only_for_a_plugin_that_reads_them() -> None:
+    assert not build("plugins: [{type: queue-scorer}]", REGISTRY).reading.prompt
+    assert build("plugins: [{type: prefix-cache-scorer}]", REGISTRY).reading.prompt
 
 
 @pytest.mark.parametrize(
@@ -178,11 +193,8 @@ def test_parsers_that_would_do_nothing_are_faults(text: str, path: str, words: s
     assert words in faults_of(text)[path]
 
 
-def test_a_grpc_model_server_is_answered_with_the_parser_that_is_missing() -> None:
-    faults = faults_of(chart(parser="vllmgrpc-parser"))
-    assert list(faults) == ["plugins[5].type"]
-    assert "vllmgrpc-parser" in faults["plugins[5].type"]
-    assert "not offered in this version" in faults["plugins[5].type"]
+def test_the_charts_configuration_for_a_grpc_model_server_reads_its_messages() -> None:
+    assert read_by(chart(parser="vllmgrpc-parser")) == ({"vllmgrpc-parser"}, False)
 
 
 PREDICTOR = """
@@ -269,7 +281,7 @@ def test_every_key_that_is_offered_acts() -> None:
     config = build(WHOLE, REGISTRY)
     assert config.scrape is not None
     assert config.scrape.interval == 0.1
-    assert config.reading == BodyReading(of_others=False)
+    assert (set(config.reading.parsers), config.reading.others) == ({"openai-parser"}, False)
     router = router_of(WHOLE)
     router.replace_endpoints(
         Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000, labels={"tier": "fast" if n == 1 else "slow"})
@@ -293,7 +305,7 @@ def test_the_old_keys_load_with_a_warning_each() -> None:
         "saturationDetector",
         "parser",
     ]
-    assert config.reading == BodyReading(of_known_apis=False, of_others=False)
+    assert (set(config.reading.parsers), config.reading.others) == (set(), False)
 
 
 NOT_YET = """
@@ -348,7 +360,7 @@ requestHandler:
 
 def test_the_charts_payload_agnostic_configuration_reads_no_body_and_keeps_sessions() -> None:
     router = router_of(PAYLOAD_AGNOSTIC)
-    assert not router.reads_body(of_known_api=True)
+    assert not router.reading().parsers
     first = router.decide(InferenceRequest(request_id="r"), None, lambda _late: None)
     assert isinstance(first, Decision)
     record = Record(0.0)
@@ -375,7 +387,7 @@ def test_the_charts_payload_agnostic_configuration_reads_no_body_and_keeps_sessi
         pytest.param(NOT_YET, 1, id="all that is not"),
         pytest.param(PAYLOAD_AGNOSTIC, 0, id="payload agnostic"),
         pytest.param(chart("parameters: {defaultEngine: triton}", "passthrough-parser"), 0, id="triton"),
-        pytest.param(chart(parser="vllmgrpc-parser"), 1, id="vLLM's gRPC"),
+        pytest.param(chart(parser="vllmgrpc-parser"), 0, id="vLLM's gRPC"),
     ],
 )
 def test_check_config_says_the_same(

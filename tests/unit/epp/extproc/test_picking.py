@@ -12,14 +12,15 @@ from typing_extensions import override
 
 import envoy_messages as wire
 from counting_router import CountingRouter
-from endpoint_picker.decision import Decision, Hooks, Refusal, Resume, Waiting
-from endpoint_picker.extproc.picking import Picking
+from endpoint_picker.decision import BodyReading, Decision, Hooks, Refusal, Resume, Waiting
+from endpoint_picker.extproc.picking import Late, Picking
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import CHUNK_BYTES, OK, Exchange
 from ext_proc.processor import Ending
+from ext_proc.turns import Turns
 from lean_grpc import StatusCode
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -60,7 +61,8 @@ class Peer:
         self.budget = budget or BodyBudget()
         self.tally = Tally()
         self.now = 100.0
-        self.picking = Picking(self.router, self.tally, self.now, lambda: self.now)
+        turns = Turns(None, self.budget.max_request_bytes)
+        self.picking = Picking(self.router, self.tally, self.now, lambda: self.now, turns)
         self.exchange = Exchange(self.picking, self.budget)
         self.replies: list[bytes] = []
 
@@ -76,7 +78,7 @@ class Peer:
         self.replies += got
         return got
 
-    def _resumed(self, late: Decision | Refusal) -> None:
+    def _resumed(self, late: Late) -> None:
         self.exchange.resumed(late, self.now)
         while self.exchange.backlog is not None:
             self.replies += self.exchange.more()
@@ -298,9 +300,7 @@ def test_an_upload_is_routed_without_a_model() -> None:
     peer = Peer()
     body = b"--x\r\n\x00\xff\r\n--x--"
     replies = peer.feed(
-        wire.request_headers(
-            {"content-type": "multipart/form-data; boundary=x"}, path="/v1/audio/transcriptions"
-        ),
+        wire.request_headers({"content-type": "multipart/form-data; boundary=x"}, path="/v1/files"),
         wire.request_body(body, end=True),
     )
     assert wire.pieces(replies, "request_body") == [(body, True)]
@@ -788,18 +788,19 @@ def test_a_response_without_a_decision_passes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reads", "path", "status"),
+    ("parsers", "path", "status"),
     [
-        pytest.param((True, True), "/v1/completions", 400, id="known"),
-        pytest.param((True, True), "/score", 400, id="other"),
-        pytest.param((True, False), "/v1/completions", 400, id="only known: known"),
-        pytest.param((True, False), "/score", 200, id="only known: other"),
-        pytest.param((False, False), "/v1/completions", 200, id="none"),
+        pytest.param({"openai-parser"}, "/v1/completions", 400, id="demands a model"),
+        pytest.param({"openai-parser"}, "/v1/images/generations", 200, id="demands none"),
+        pytest.param({"openai-parser"}, "/v1/messages", 200, id="of another parser"),
+        pytest.param({"anthropic-parser"}, "/v1/messages", 400, id="of this parser"),
+        pytest.param({"openai-parser"}, "/load_lora_adapter", 200, id="unknown path"),
+        pytest.param(set(), "/v1/completions", 200, id="none"),
     ],
 )
-def test_a_body_that_is_not_read_cannot_be_bad(reads: tuple[bool, bool], path: str, status: int) -> None:
+def test_only_an_api_that_demands_a_model_refuses_a_body(parsers: set[str], path: str, status: int) -> None:
     router = CountingRouter(A)
-    router.of_known_apis, router.of_others = reads
+    router.reads = BodyReading(frozenset(parsers))
     peer = Peer(router)
     replies = peer.feed(*post(b'["no", "object"]', path=path))
     if status == 200:

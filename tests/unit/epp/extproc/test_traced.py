@@ -28,6 +28,7 @@ from endpoint_picker.request import InferenceRequest
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
 from ext_proc.processor import Ending
+from ext_proc.turns import Turns
 
 A = "10.0.0.1:8000"
 #: Nanoseconds of the epoch at 0 s of the exchange's clock.
@@ -67,7 +68,9 @@ def test_a_wait_and_what_plugins_timed_are_children_of_the_decision(answer: Deci
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = Tracing(provider, lambda: 0.0, lambda: EPOCH)
     router = HoldingRouter(A)
-    picking = TracedPicking(Asks(router), PickerMetrics(), 100.0, lambda: 100.0, tracing.begin)
+    picking = TracedPicking(
+        Asks(router), PickerMetrics(), 100.0, lambda: 100.0, Turns(None, 1000), tracing.begin
+    )
     exchange = Exchange(picking, BodyBudget())
     exchange.received(wire.request_headers(), 101.0)
     exchange.received(wire.request_body(wire.body_of(), end=True), 102.0)

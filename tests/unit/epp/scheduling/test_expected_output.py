@@ -12,7 +12,8 @@ from endpoint_picker.decision import Decision
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
-from ext_proc.body import apis
+from ext_proc.body.apis import api_of
+from ext_proc.body.reading import ParsedBody, read
 
 REGISTRY = Registry.installed()
 
@@ -74,4 +75,6 @@ def test_settings_without_effect_are_refused_or_warned_of() -> None:
 )
 def test_the_clients_limit_is_read_from_the_body(body: dict[str, object], expected: int) -> None:
     text = json.dumps({"model": "m", "prompt": "p", **body}).encode()
-    assert apis.parse(apis.api_of("/v1/completions"), text).max_tokens == expected
+    parsed = read(api_of("/v1/completions"), text)
+    assert isinstance(parsed, ParsedBody)
+    assert parsed.max_tokens == expected

@@ -824,11 +824,11 @@ def dcgm_extractor() -> None:
     assert value == pytest.approx(0.87)
 
 
-def parser(kind: str, known: bool, others: bool) -> Callable[[], None]:
+def parser(kind: str, known: set[str], others: bool) -> Callable[[], None]:
     def check() -> None:
         text = json.dumps({"plugins": [{"type": kind}], "requestHandler": {"parsers": [{"pluginRef": kind}]}})
         reading = build(text, REGISTRY).reading
-        assert (reading.of_known_apis, reading.of_others) == (known, others)
+        assert (set(reading.parsers), reading.others) == (known, others)
 
     return check
 
@@ -859,8 +859,18 @@ OTHERS: dict[str, Callable[[], None]] = {
     "inflight-load-producer": inflight_load_producer,
     "dcgm-data-source": dcgm_data_source,
     "dcgm-extractor": dcgm_extractor,
-    "openai-parser": parser("openai-parser", True, True),
-    "passthrough-parser": parser("passthrough-parser", False, False),
+    "openai-parser": parser("openai-parser", {"openai-parser"}, True),
+    **{
+        kind: parser(kind, {kind}, False)
+        for kind in (
+            "anthropic-parser",
+            "sglanghttp-parser",
+            "vertexai-parser",
+            "vllmgrpc-parser",
+            "vllmhttp-parser",
+        )
+    },
+    "passthrough-parser": parser("passthrough-parser", set(), False),
 }
 
 
