@@ -53,7 +53,7 @@ def _profile(decision: Object, profile: Object) -> str:
     lines.append(f"  {profile['picker']} picks {profile['picked'] or 'nothing'}")
     scored = {each["endpoint"]: each for each in profile["scored"]}
     heads = [f"{each['name']} x{each['weight']:g}" for each in profile["scorers"]]
-    rows = _signal_rows(decision)
+    rows = _signal_rows(decision, profile["picked"])
     rows[0] += ["TOTAL", *heads]
     for row in rows[1:]:
         endpoint = row[0]
@@ -70,10 +70,13 @@ def _profile(decision: Object, profile: Object) -> str:
     return "\n".join([*lines, table([rows[0], *body])])
 
 
-def _signal_rows(decision: Object) -> list[list[str]]:
+def _signal_rows(decision: Object, picked: str = "") -> list[list[str]]:
+    """Return the candidates; `picked` is the choice of a profile, which may not be the destination."""
     places = {
         endpoint: str(at) for at, endpoint in enumerate([decision["endpoint"], *decision["fallbacks"]], 1)
     }
+    if picked and picked not in places:
+        places = {picked: "1"}
     rows = [["ENDPOINT", "NAME", "CHOICE", "WAITING", "UNSEEN", "RUNNING", "KV USED", "AGE"]]
     for each in decision["endpoints"]:
         age = each["metricsAgeSeconds"]
