@@ -126,3 +126,20 @@ def test_what_kubectl_repeats_for_each_attempt_is_left_out(
 
 def test_columns_are_aligned() -> None:
     assert tables.table([["a", "bb"], ["ccc", "d", "e"], ["f"]]) == "a    bb\nccc  d   e\nf"
+
+
+def test_each_stage_numbers_its_own_choice() -> None:
+    servers = [("10.0.0.1:8000", "decode"), ("10.0.0.2:8000", "prefill")]
+    signals = {"waiting": 0, "unseenRequests": 0, "running": 0, "kvUsage": 0, "metricsAgeSeconds": 0.1}
+    nothing = {"filters": [], "scorers": [], "scored": [], "picker": "p"}
+    decision = {
+        "requestId": "r", "at": "now", "ageSeconds": 1.0, "model": "m", "objective": "", "priority": 0,
+        "reason": "", "endpoint": "10.0.0.1:8000", "fallbacks": [], "prefixHit": 0.0, "waited": False,
+        "candidates": 2, "endpoints": [{"endpoint": each, "name": name, **signals} for each, name in servers],
+        "profiles": [{"name": name, "stage": name, "picked": each, **nothing} for each, name in servers],
+    }  # fmt: skip
+    decode, prefill = tables.explanation(decision, "picker").split("\n\n")[1:]
+    assert decode.startswith("Profile decode (decode stage): 2 candidates")
+    assert prefill.startswith("Profile prefill (prefill stage): 2 candidates")
+    choices = [[line.split()[2] for line in part.splitlines()[-2:]] for part in (decode, prefill)]
+    assert choices == [["1", "-"], ["-", "1"]]
