@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from endpoint_picker.observability.flow_metrics import MAX_FLOWS, MAX_IDS
 from endpoint_picker.observability.metric_table import FAMILIES, Family, Twin
 from endpoint_picker.observability.metrics import MAX_MODELS, MAX_NAME, MAX_SERIES
 
@@ -28,7 +29,9 @@ The names that clients choose are bounded. {MAX_MODELS:,} model names are kept a
 {MAX_SERIES:,} pairs of model and priority. A name that has had a 2xx answer keeps its series, the oldest
 of the others makes room for a new one, and a name without room, or of more than {MAX_NAME} characters, is
 counted as `other`. No label has an objective, a request id or an address of a client. `target_model_name`
-equals `model_name`, and `fairness_id` is `default-flow`, until models are rewritten and flows kept apart.
+equals `model_name`, until models are rewritten. `fairness_id` is `default-flow` except in the families of
+flow control, where {MAX_IDS} ids have histograms and {MAX_FLOWS} flows at a time have gauges; the others are
+`other`.
 
 """
 
@@ -36,7 +39,11 @@ equals `model_name`, and `fairness_id` is `default-flow`, until models are rewri
 NOT_OFFERED: Final = {
     "request_slo_violation_total, request_predicted_*, request_*_prediction_duration_seconds, "
     "inference_request_metric": "this version predicts no latency",
-    "flow_control_*, program_aware_*": "this version has no flow-control queue",
+    "flow_control_request_enqueue_duration_seconds, flow_control_dispatch_cycle_duration_seconds": "both are "
+    "microseconds of one thread; `make bench-flowcontrol` measures them",
+    "flow_control_revocations_*, flow_control_reclaim_target, flow_control_pending_reclaim": "requests at "
+    "servers are not taken back",
+    "program_aware_*": "`flow_control_queue_size` has the tenants",
     "kv_cache_*": "this version reads no KV-cache events",
     "encoder_cache_*": "comes with the cache of embeddings",
     "disaggregatedset_*": "the screener has no metrics of its own",

@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from endpoint_picker.config.not_offered import NOT_OFFERED
 from endpoint_picker.config.parsers import Parser
 from endpoint_picker.config.registry import Registry
+from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.plugin import (
     Admitter,
@@ -52,6 +53,9 @@ _KINDS: Final[dict[str, type[Plugin]]] = {
     "Pickers": Picker,
     "Producers": Producer,
     "Reporters": Follower,
+    "Orders within a flow": OrderingPolicy,
+    "Fairness between flows": FairnessPolicy,
+    "Usage limits": UsageLimitPolicy,
     "Parsers": Parser,
     "Settings of built-in parts": Plugin,
 }
@@ -69,8 +73,8 @@ works as these do: [A plugin of your own](third-party-plugins.md).
 #: How an offered type differs from the llm-d router's type of that name.
 _DIFFERENCES: Final[dict[str, str]] = {
     "active-request-scorer": "`requestTimeout` has no effect there and is refused here",
-    "agent-identity": "session-affinity can read it; it becomes the fairness ID with flow control",
     "always-disagg-multimodal-decider": "media after the first MiB of a prompt are not seen",
+    "agent-identity": "session-affinity can read it; as a fairness id it counts with trustTenantHeaders only",
     "approx-prefix-cache-producer": "the servers are bounded together as well; the last, shorter block is "
     "not matched; a server that lacks an early block gets nothing for later ones",
     "context-length-aware": "the length is estimated from the prompt's bytes; no server left is 503, not 429",
@@ -88,6 +92,11 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "encode-filter": "keeps `encode-decode` as well",
     "endpoint-attribute-filter": "an attribute is unknown after 2 s; one that no plugin writes is refused",
     "endpoint-attribute-scorer": "as endpoint-attribute-filter",
+    "program-aware-fairness": "the service of a request counts from its dispatch, by its expected answer",
+    "round-robin-fairness-policy": "in the order in which flows came to wait, not of their names",
+    "slo-deadline-ordering-policy": "times below 10 ms and above an hour are clamped",
+    "soft-reflective-ceiling-policy": "a call is a look at the queue, on an event and not by a timer",
+    "token-fairness-policy": "only here",
     "header-based-testing-filter": "without the header it keeps all, and so it does when the header names "
     "none of them",
     "header-profile-handler": "an unknown profile is 503, not 429; a `defaultProfile` that is no profile "

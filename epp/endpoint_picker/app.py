@@ -17,6 +17,7 @@ from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
 from endpoint_picker.datalayer.scrape_columns import ExporterColumns, ScrapeColumns
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.observability.flow_metrics import FlowMetrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
 from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
@@ -51,7 +52,12 @@ class Picker:
             lambda: endpoint_health(self.router.table),
         )
         self.scraper = Scraper(
-            ScrapeColumns(self.router.table, self.router.ledger, self.router.index.follow_block_size),
+            ScrapeColumns(
+                self.router.table,
+                self.router.ledger,
+                self.router.index.follow_block_size,
+                self.router.page_read,
+            ),
             self.router.config.scrape,
             clock=time.monotonic,
             interval=settings.refresh_metrics_interval_s,
@@ -65,6 +71,9 @@ class Picker:
             self.router.pool,
             lambda: self.router.offered,
             ScrapeCounts(lambda: self.scraper.scrapes, lambda: self.scraper.failures),
+        )
+        self.router.observe_flow(
+            FlowMetrics(self.servers.metrics, settings.pool_name, lambda: self.router.flow)
         )
         self._timer = WaitingTimer(self.router, asyncio.get_running_loop())
         self._api: KubernetesApi | None = None

@@ -20,6 +20,12 @@ class Outcome(Enum):
     TOO_LARGE = "rejected-too-large"
     OVERLOADED = "rejected-overloaded"
     """The picker holds as many body bytes as `--max-buffered-bytes` allows."""
+    TTL_EXPIRED = "rejected-ttl-expired"
+    """It waited in the queue for as long as it may."""
+    CANCELLED = "rejected-context-cancelled"
+    """The client left while it waited in the queue; there is no answer."""
+    INTERNAL = "internal-error"
+    """A plugin failed on a request that went through the queue."""
 
     @property
     def http_status(self) -> int:
@@ -46,6 +52,9 @@ _STATUS = {
     Outcome.SHUTTING_DOWN: 503,
     Outcome.TOO_LARGE: 413,
     Outcome.OVERLOADED: 503,
+    Outcome.TTL_EXPIRED: 429,
+    Outcome.CANCELLED: 503,
+    Outcome.INTERNAL: 500,
 }
 _CODE = {
     Outcome.PICKED: "OK",
@@ -56,6 +65,9 @@ _CODE = {
     Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
     Outcome.OVERLOADED: "ServiceUnavailable",
+    Outcome.TTL_EXPIRED: "ResourceExhausted",
+    Outcome.CANCELLED: "ServiceUnavailable",
+    Outcome.INTERNAL: "Internal",
 }
 _RETRY_AFTER = {
     Outcome.NO_ENDPOINTS: 2,

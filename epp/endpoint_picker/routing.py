@@ -20,6 +20,9 @@ from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import BodyReading, Decision, Refusal, Resume, Waiting
 from endpoint_picker.faults import FaultLog
+from endpoint_picker.flowcontrol.control import INTERNAL, FlowControl, FlowObserver
+from endpoint_picker.flowcontrol.queued import Queued
+from endpoint_picker.flowcontrol.settings import FlowSettings
 from endpoint_picker.flowcontrol.waiting import Released, WaitingDecision, WaitingRoom
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.state_page import state_page
@@ -44,13 +47,16 @@ class PoolRouter:
     __slots__ = (
         "_clock",
         "_faults",
+        "_flow_observer",
         "_listeners",
         "_reading",
+        "_replicas",
         "_rewrites",
         "_room",
         "decisions",
         "ended",
         "first_byte",
+        "flow",
         "index",
         "ledger",
         "live",
@@ -72,6 +78,10 @@ class PoolRouter:
         """Requests a call of `advance` at a time of the clock; the earliest requested time counts."""
         self.pool = Pool(clock=clock)
         self.pool.wake = self._wake
+        self.flow: FlowControl | None = None
+        """None while flow control is off."""
+        self._flow_observer: FlowObserver | None = None
+        self._replicas = 1
         self.table, self.ledger, self.index = self.pool.table, self.pool.ledger, self.pool.index
         self.live = LiveConfig(registry, self._use)
         self.decisions = Decisions(self.table, clock)
@@ -96,6 +106,8 @@ class PoolRouter:
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume
     ) -> Decision | Refusal | Waiting:
         """Pick an endpoint and reserve it, say why not, or put the decision off; a refusal is shared."""
+        if self.flow is not None:
+            return self.flow.decide(request, subset, resume)
         answer = self.scheduler.decide(request, subset)
         return self._wait(request, subset, resume, answer) if isinstance(answer, Hold) else answer
 
@@ -107,17 +119,26 @@ class PoolRouter:
 
     @property
     def waiting(self) -> int:
-        """Return how many decisions wait."""
-        return len(self._room)
+        """Return how many decisions wait, for a plugin or in the queue."""
+        return len(self._room) + (0 if self.flow is None else self.flow.queue.requests)
 
     def advance(self) -> float | None:
         """Answer the decisions whose wait is over; return when to call again, None: when `wake_at` asks."""
         released, due = self._room.advance(self._clock())
         self._answer(released)
+        if self.flow is not None:
+            again = self.flow.advance(self._clock())
+            if again is not None and (due is None or again < due):
+                due = again
         return None if due is None else max(self._clock() + AGAIN_S, due)
 
     def drain(self) -> None:
-        """Refuse the waiting decisions and, from now on, every decision that would wait."""
+        """Refuse the waiting decisions and, from now on, every decision that would wait.
+
+        With flow control, from now on every decision.
+        """
+        if self.flow is not None:
+            self.flow.drain()
         self._answer(self._room.drain())
 
     def _wait(
@@ -156,7 +177,9 @@ class PoolRouter:
         if released.refusal is not None:
             self.decisions.unscheduled(decision.request, released.refusal, waited=True)
             return released.refusal
-        answer = self.scheduler.decide(decision.request, decision.subset, decision.hold)
+        answer = self.scheduler.decide(
+            decision.request, decision.subset, decision.hold, admitted=self.flow is not None
+        )
         if isinstance(answer, Hold):
             # A plugin that releases this hold at once must not keep the event loop busy.
             self.wake_at(self._clock() + AGAIN_S)
@@ -177,6 +200,8 @@ class PoolRouter:
         if changed:
             for listener in self._listeners:
                 listener()
+            if self.flow is not None:
+                self.flow.endpoints_changed()
             self._answer(self._room.endpoints_changed(self._may_be_served))
         return changed
 
@@ -201,7 +226,26 @@ class PoolRouter:
         rules, rng = self.live.rewrites, self.pool.rng
         self._rewrites = Rewrites(rules, lambda: float(rng.random(1)[0])) if rules else None
         self._reading = replace(self.live.config.reading, rewrites=self._rewrites)
+        if self.flow is not None:
+            self.flow.priorities_changed()
         return used
+
+    def page_read(self) -> None:
+        """Note that the metrics of an endpoint were read: the queue may move."""
+        if self.flow is not None:
+            self.flow.changed()
+
+    def observe_flow(self, observer: FlowObserver) -> None:
+        """Have an observer follow the queue from now on, whenever there is one."""
+        self._flow_observer = observer
+        if self.flow is not None:
+            self.flow.observer = observer
+
+    def use_replicas(self, ready: int) -> None:
+        """Divide the limits of the pool's flow control by the number of ready pickers."""
+        self._replicas = max(1, ready)
+        if self.flow is not None:
+            self.flow.shared_by(self._replicas)
 
     def _use(self, config: PickerConfig) -> None:
         try:
@@ -210,7 +254,56 @@ class PoolRouter:
             self.scheduler.use(self.live.config.scheduling)
             raise ConfigError("plugins", f"one cannot be taken into use: {error}") from error
         self._reading = replace(config.reading, rewrites=self._rewrites)
+        self._use_flow(config.flow)
         self._answer(self._room.use(config.scheduling.waiters))
+
+    def _use_flow(self, settings: FlowSettings | None) -> None:
+        """Switch flow control on, over to other settings, or off; queued requests stay, or are decided on."""
+        flow = self.flow
+        if settings is None:
+            self.flow = None
+            if flow is not None:
+                for queued in flow.give_back():
+                    self._decide_late(queued)
+            return
+        if flow is None:
+            flow = self.flow = FlowControl(
+                settings,
+                self.scheduler,
+                hold=self._wait,
+                wake=self._wake,
+                refused=self._note_refusal,
+                on_fault=self._note_fault,
+                observer=self._flow_observer,
+            )
+            flow.shared_by(self._replicas)
+            if self._room.is_draining:
+                flow.drain()
+        else:
+            flow.use(settings)
+        hooks = self.scheduler.scheduling.hooks
+        added = replace(
+            hooks, first_byte=(*hooks.first_byte, flow.first_byte), ended=(*hooks.ended, flow.ended)
+        )
+        self.scheduler.follow(added)
+
+    def _decide_late(self, queued: Queued) -> None:
+        """Decide on a request of a queue that is no more."""
+        try:
+            answer = self.scheduler.decide(queued.request, queued.subset)
+            if isinstance(answer, Hold):
+                waiting = self._wait(queued.request, queued.subset, queued.resume, answer)
+                if not isinstance(waiting, Refusal):
+                    queued.dispatched_to(waiting)
+                    return
+                answer = waiting
+        except Exception as fault:  # third-party plugins raise anything
+            self._note_fault(fault)
+            answer = INTERNAL
+        queued.resume(answer)
+
+    def _note_refusal(self, request: InferenceRequest, refusal: Refusal, waited: bool) -> None:
+        self.decisions.unscheduled(request, refusal, waited=waited)
 
     # Output: state.
 

@@ -19,6 +19,7 @@ from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.handlers.disaggregated import PREFILL_HEADER
 from endpoint_picker.scheduling.plugin import Plugin
+from ext_proc.body.usage import Usage
 from pool_simulation.policy import Pick, Policy, Refused, Resume, Surroundings
 from pool_simulation.prompts import prompt_bytes
 from pool_simulation.scrapes import Scrapes, ScrapeTiming, keep_scraping
@@ -135,7 +136,7 @@ class PickerPolicy(Policy):
         self._wakes_at = None
         self.endpoints_changed()
         columns_type = ScrapeColumns if settings.expires_metrics else _Columns
-        columns = columns_type(router.table, router.ledger, router.index.follow_block_size)
+        columns = columns_type(router.table, router.ledger, router.index.follow_block_size, router.page_read)
         scrapes = Scrapes(
             columns,
             pool.servers,
@@ -214,6 +215,8 @@ class PickerPolicy(Policy):
         held = pick.held
         if isinstance(held, _Held):
             held.record.ended_at = held.record.last_byte_at = self._pool.clock.now
+            if served:
+                held.record.usage = Usage(request.prompt_tokens, request.output_tokens, 0)
             held.router.ended(held.decision, held.record)
 
     @override

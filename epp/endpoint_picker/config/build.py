@@ -9,6 +9,13 @@ from pydantic import ValidationError
 
 from endpoint_picker import yaml_text
 from endpoint_picker.config.effective import Effective
+from endpoint_picker.config.flow_section import (
+    FLOW_CONTROL_GATE,
+    flow_settings,
+    flow_warnings,
+    gate_is_on,
+    with_flow,
+)
 from endpoint_picker.config.not_offered import GATES_NOT_OFFERED, KEYS_NOT_OFFERED, sentence
 from endpoint_picker.config.parsers import READING, OpenAiParser, Parser, PassthroughParser
 from endpoint_picker.config.picker_config import PickerConfig
@@ -32,6 +39,7 @@ from endpoint_picker.config.settings_plugins import (
 from endpoint_picker.config_errors import ConfigError, ConsequentError, Faults, from_validation, joined
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import BodyReading, Hooks
+from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH
 from endpoint_picker.scheduling.decider import Decider
@@ -63,8 +71,11 @@ from endpoint_picker.scheduling.scorers.topology_affinity import TopologyAffinit
 from endpoint_picker.scheduling.topology import TopologyExtractor
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 
-#: Known feature gates, each with the only value that this version supports.
-_GATES: Final[Mapping[str, bool]] = {"flowControl": False, "haPopulateNonLeaderDatastore": True}
+#: Known feature gates, each with the only value that this version supports; None: both.
+_GATES: Final[Mapping[str, bool | None]] = {
+    FLOW_CONTROL_GATE: None,
+    "haPopulateNonLeaderDatastore": True,
+}
 
 _INDEX: Final = re.compile(r"\[\d+\]")
 
@@ -97,6 +108,8 @@ def build(text: str, registry: Registry) -> PickerConfig:
     detector: SaturationDetector = UtilizationDetector(UtilizationDetector.params_type())
     with faults.noted():
         detector = _detector(spec, listed)
+    with faults.noted():
+        flow = flow_settings(spec.flow_control, listed, detector, faults)
     scrape: ScrapePlan | None = None
     exporter: ScrapePlan | None = None
     sources: list[tuple[Plugin, Plugin]] = []
@@ -112,7 +125,9 @@ def build(text: str, registry: Registry) -> PickerConfig:
         listed.note_unread_headroom(profiles, faults)
     faults.raise_any()
     others = [each for each in listed.values() if not isinstance(each, Producer)]
-    attached = _distinct([*others, *providers.values(), detector, handler])
+    is_queueing = gate_is_on(spec.feature_gates)
+    policies = flow.policies if is_queueing else ()
+    attached = _distinct([*others, *providers.values(), detector, handler, *policies])
     # A producer whose outputs are not consumed does not run, so its follower methods are left out, too.
     idle = {id(each) for each in providers.values()} - {id(each) for each in running}
     following = [each for each in attached if isinstance(each, Follower) and id(each) not in idle]
@@ -140,9 +155,14 @@ def build(text: str, registry: Registry) -> PickerConfig:
         ),
     )
     warnings = (*_warnings(spec), *listed.warnings, *_idle_producers(listed, running), *_idle_readers(listed))
-    effective = Effective(listed, listed.params).text_of(scheduling, specs, running, parsers, sources)
+    warnings = (*warnings, *flow_warnings(spec, is_on=is_queueing))
+    names = Effective(listed, listed.params)
+    effective = names.text_of(scheduling, specs, running, parsers, sources)
+    if is_queueing:
+        effective = with_flow(effective, flow, names)
     return PickerConfig(
         scheduling=scheduling,
+        flow=flow if is_queueing else None,
         scrape=scrape,
         exporter=exporter,
         reading=_reading(parsers, [*others, *running, detector, handler]),
@@ -186,7 +206,7 @@ def _check_gate(gate: str, path: str) -> None:
         raise ConfigError(path, f'unknown feature gate "{name}"; known: {", ".join(sorted(_GATES))}')
     if value not in ("", "true", "false"):
         raise ConfigError(path, f'"{value}" is neither true nor false')
-    if (value != "false") != _GATES[name]:
+    if _GATES[name] is not None and (value != "false") != _GATES[name]:
         way = "off" if _GATES[name] else "on"
         why = sentence(GATES_NOT_OFFERED[name])
         raise ConfigError(path, f'"{name}" cannot be switched {way} in this version: {why}; remove it')
@@ -342,6 +362,9 @@ _USED_BY_REFERENCE: Final = (
     Picker,
     Decider,
     SaturationDetector,
+    FairnessPolicy,
+    OrderingPolicy,
+    UsageLimitPolicy,
     MetricsDataSource,
     CoreMetricsExtractor,
     DcgmDataSource,

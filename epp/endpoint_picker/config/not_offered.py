@@ -8,7 +8,7 @@ from typing import Final
 
 _KV_EVENTS: Final = "not yet: comes with KV events and tokenisation"
 _PREDICTION: Final = "not yet: comes with latency prediction"
-_FLOW: Final = "not yet: comes with flow control"
+_EVICTION: Final = "not yet: a request that was sent to a server is not taken back"
 _OLD: Final = "no: deprecated there; "
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
@@ -29,22 +29,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
         ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
         _PREDICTION,
     ),
-    **dict.fromkeys(
-        (
-            "edf-ordering-policy",
-            "fcfs-ordering-policy",
-            "global-strict-fairness-policy",
-            "priority-holdback-policy",
-            "priority-then-time-eviction-order-policy",
-            "program-aware-fairness",
-            "round-robin-fairness-policy",
-            "sheddable-eviction-filter",
-            "slo-deadline-ordering-policy",
-            "soft-reflective-ceiling-policy",
-            "static-usage-limit-policy",
-        ),
-        _FLOW,
-    ),
+    **dict.fromkeys(("priority-then-time-eviction-order-policy", "sheddable-eviction-filter"), _EVICTION),
     **dict.fromkeys(
         ("models-data-source", "models-data-extractor"), "no: no plugin reads the models that it lists"
     ),
@@ -72,20 +57,7 @@ _SYNC: Final = "no: nothing in the field implements it"
 
 #: Path of a key, without indices -> why it is not offered. Keys below it share its reason.
 KEYS_NOT_OFFERED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "flowControl.maxBytes",
-            "flowControl.maxRequests",
-            "flowControl.defaultRequestTTL",
-            "flowControl.noEndpointRequestTTL",
-            "flowControl.defaultPriorityBand",
-            "flowControl.defaultNegativePriorityBand",
-            "flowControl.priorityBands",
-            "flowControl.usageLimitPolicyPluginRef",
-            "flowControl.enableEviction",
-        ),
-        _FLOW,
-    ),
+    "flowControl.enableEviction": _EVICTION,
     "dataLayer.discovery": "as a flag: `--endpoints-file`",
     "dataLayer.peerDiscovery": _SYNC,
     "dataLayer.crossReplicaSyncerPluginRef": _SYNC,
@@ -94,7 +66,6 @@ KEYS_NOT_OFFERED: Final[Mapping[str, str]] = {
 
 #: Feature gate -> why its other value is not offered.
 GATES_NOT_OFFERED: Final[Mapping[str, str]] = {
-    "flowControl": _FLOW,
     "haPopulateNonLeaderDatastore": "no: every replica has the endpoints",
 }
 

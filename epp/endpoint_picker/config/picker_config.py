@@ -6,6 +6,7 @@ from typing import Any
 
 from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import BodyReading
+from endpoint_picker.flowcontrol.settings import FlowSettings
 from endpoint_picker.scheduling.scheduler import Scheduling
 
 
@@ -19,6 +20,8 @@ class PickerConfig:
     exporter: ScrapePlan | None = None
     """Pages of exporters beside the servers; None: there are none."""
     reading: BodyReading = field(default_factory=lambda: BodyReading(frozenset()))
+    flow: FlowSettings | None = None
+    """None: flow control is off."""
     warnings: tuple[str, ...] = ()
     """Deprecated names that were used, and producers that do not run."""
     effective: Mapping[str, Any] = field(default_factory=dict)

@@ -51,6 +51,7 @@ class Ledger:
     __slots__ = (
         "_away",
         "_away_servers",
+        "_freed",
         "_marked",
         "_reserved",
         "_seen",
@@ -76,6 +77,8 @@ class Ledger:
         """`_reserved` when the last good scrape was started."""
         self._since_mark = [0] * size
         """Reservations held that were made after the scrape under way was started."""
+        self._freed = [0] * size
+        """What `freed` noted since the scrape under way was started."""
         self.held = 0
         """Reservations held, including those on endpoints that left the table."""
         self.reserved = 0
@@ -199,7 +202,7 @@ class Ledger:
         if row >= len(self._reserved):
             self._grow()
         self._marked[row] = self._reserved[row]
-        self._since_mark[row] = 0
+        self._since_mark[row] = self._freed[row] = 0
 
     def reserved_since_scrape(self, row: int) -> bool:
         """Tell whether anything was reserved on the row since its last scrape started, even if given back."""
@@ -211,6 +214,18 @@ class Ledger:
         table = self._table
         unseen = table.unseen[row] = self._since_mark[row]
         table.unseen_work[row] = unseen * table.slowness[row]
+        table.freed[row] = self._freed[row]
+
+    def freed(self, reservation: Reservation) -> None:
+        """Note, for flow control, the end of a request: its server has one fewer than its last page shows."""
+        row = reservation.row
+        if (
+            self._table.generation[row] == reservation.generation
+            and row < len(self._freed)
+            and reservation.sequence <= self._seen[row]
+        ):
+            self._table.freed[row] += 1
+            self._freed[row] += 1
 
     def _keep_aside(self, row: int) -> None:
         """Keep the reservations of the row's tenant, which leaves the table, in an `_Away` entry."""
@@ -229,7 +244,7 @@ class Ledger:
                 self._reserved[row],
             )
             self._away_servers[server] = tenancy
-        for column in (self._reserved, self._marked, self._seen, self._since_mark):
+        for column in (self._reserved, self._marked, self._seen, self._since_mark, self._freed):
             column[row] = 0
 
     def _take_back(self, row: int) -> None:
@@ -255,7 +270,7 @@ class Ledger:
 
     def _grow(self) -> None:
         more = len(self._table.endpoints) - len(self._reserved)
-        for rows in (self._reserved, self._marked, self._seen, self._since_mark):
+        for rows in (self._reserved, self._marked, self._seen, self._since_mark, self._freed):
             rows.extend([0] * more)
 
 

@@ -72,15 +72,20 @@ class ExporterColumns:
 class ScrapeColumns:
     """Writes the table's scrape columns; only `EndpointTable.replace` resets them beside it."""
 
-    __slots__ = ("_ledger", "_on_block_size", "_pages", "table")
+    __slots__ = ("_ledger", "_on_block_size", "_on_page", "_pages", "table")
 
     def __init__(
-        self, table: EndpointTable, ledger: Ledger, on_block_size: Callable[[], None] = lambda: None
+        self,
+        table: EndpointTable,
+        ledger: Ledger,
+        on_block_size: Callable[[], None] = lambda: None,
+        on_page: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call `on_block_size` whenever a server reports another block size."""
+        """Call `on_block_size` whenever a server reports another block size, `on_page` after every page."""
         self.table = table
         self._ledger = ledger
         self._on_block_size = on_block_size
+        self._on_page = on_page
         self._pages: dict[int, tuple[float, float, float]] = {}
         """Row to the load of its last page: waiting, running, KV usage."""
         table.on_free(self._forget)
@@ -116,6 +121,7 @@ class ScrapeColumns:
         if reading.block_size and reading.block_size != table.block_size[row]:
             table.block_size[row] = reading.block_size
             self._on_block_size()
+        self._on_page()
 
     def _forget(self, row: int) -> None:
         self._pages.pop(row, None)

@@ -79,6 +79,7 @@ class EndpointTable:
         "contact",
         "decode_tokens",
         "endpoints",
+        "freed",
         "generation",
         "hostports",
         "inflight_requests",
@@ -144,6 +145,8 @@ class EndpointTable:
         """Requests in flight that the last good scrape cannot have counted."""
         self.unseen_work: Floats = np.zeros(size)
         """`unseen` times `slowness`, so that no decision multiplies; the writers of the two write it, too."""
+        self.freed = np.zeros(size, dtype=np.int64)
+        """Requests that the last page may have counted and that have ended since; 0 without flow control."""
         self.awaiting = [0] * size
         """Requests in flight whose first byte has not come."""
         # Signs of life, written by `Progress`; seconds of the caller's monotonic clock.
@@ -270,7 +273,8 @@ class EndpointTable:
         self.missing[row] = 0
         for count in (self.block_size, self.num_blocks, self.inflight_requests, self.inflight_tokens):
             count[row] = 0
-        self.unseen[row] = self.awaiting[row] = self.page_answers[row] = self.decode_tokens[row] = 0
+        self.unseen[row] = self.freed[row] = self.awaiting[row] = self.page_answers[row] = 0
+        self.decode_tokens[row] = 0
         self.slowness[row] = 1.0
         self.unseen_work[row] = 0.0
         self.answered_at[row] = self.progress_at[row] = self.page_changed_at[row] = -math.inf
@@ -319,6 +323,7 @@ _COLUMNS: Final[Mapping[str, float]] = {
     "inflight_requests": 0,
     "inflight_tokens": 0,
     "unseen": 0,
+    "freed": 0,
     "unseen_work": 0.0,
 }
 """Every growing numpy column with the value of a row without tenant."""

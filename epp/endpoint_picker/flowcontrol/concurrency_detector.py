@@ -58,6 +58,11 @@ class ConcurrencyDetector(SaturationDetector, Filter):
         self._most_tokens = np.floor(self._tokens * beyond)
 
     @override
+    def step(self, endpoints: int) -> float:
+        """Return what one request adds to the mean; infinite where its tokens count."""
+        return 1.0 / (self._requests * endpoints) if self._tokens == np.inf else np.inf
+
+    @override
     def saturation(self, rows: Rows, table: EndpointTable, now: float) -> float:
         """Return the load of the rows over their capacity."""
         if not rows.size:

@@ -33,6 +33,8 @@ class UtilizationParams(PluginParams):
 class UtilizationDetector(SaturationDetector, Filter):
     """Mean over the candidates of max(q / q threshold, kv / kv threshold), q = waiting + unseen.
 
+    With flow control, of `waiting` goes what has ended since the page was asked for: its place was taken.
+
     An endpoint whose metrics are missing or older than the threshold counts 1.0: what is not known is no
     room. No candidate at all is 1.0 too. Not capped: 2.0 is twice the load that is called full.
 
@@ -42,6 +44,7 @@ class UtilizationDetector(SaturationDetector, Filter):
 
     __slots__ = ("_clock", "_kv", "_max_age", "_most", "_queue")
     type_name: ClassVar[str] = "utilization-detector"
+    reads_metrics: ClassVar[bool] = True
     params_type = UtilizationParams
 
     def __init__(self, params: UtilizationParams) -> None:
@@ -56,12 +59,23 @@ class UtilizationDetector(SaturationDetector, Filter):
         """Take the pool's clock, by which the filter tells old metrics."""
         self._clock = pool.clock
 
+    @property
+    @override
+    def max_age_s(self) -> float:
+        """Return metricsStalenessThreshold."""
+        return self._max_age
+
+    @override
+    def step(self, endpoints: int) -> float:
+        """Return what one request in the queue of one of the endpoints adds to the mean."""
+        return 1.0 / (self._queue * endpoints)
+
     @override
     def saturation(self, rows: Rows, table: EndpointTable, now: float) -> float:
         """Return the load of the rows over their capacity; from 1.0 on they are saturated."""
         if not rows.size:
             return 1.0
-        load = utilization(rows, table, self._queue, self._kv)
+        load = utilization(rows, table, self._queue, self._kv, freed=True)
         fresh = table.scraped_at[rows] >= now - self._max_age
         return float(np.where(fresh & (load == load), load, 1.0).mean())
 

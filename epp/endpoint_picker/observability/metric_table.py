@@ -24,6 +24,9 @@ _TPOT: Final = (
 )  # fmt: skip
 _GAP: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
 _FAST: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_QUEUE: Final = (
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60,
+)  # fmt: skip
 _PROCESSING: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 # 32778 is the ecosystem's own typing error; with 32768 the buckets of two pickers would not add up.
@@ -99,6 +102,12 @@ def _of_stages(name: str, text: str) -> Family:
 
 
 _ENDPOINT: Final = ("endpoint_name", "namespace", "port")
+_POOL_AND_MODEL: Final = ("inference_pool", "model_name", "target_model_name")
+
+
+def _flow_twin(name: str, *labels: str) -> Twin:
+    return Twin(f"inference_extension_flow_control_{name}", _same(*labels))
+
 
 _ALL: Final = (
     Family(
@@ -216,6 +225,81 @@ _ALL: Final = (
         "Scrapes without a page.",
         ("source_type",),
         twin=Twin("llm_d_inference_scheduler_datalayer_poll_errors_total", _same("source_type")),
+    ),
+    Family(
+        "flow_control_request_queue_duration_seconds",
+        _HISTOGRAM,
+        "Time in the queue, by how it ended; 0 for a request that did not wait.",
+        ("fairness_id", "priority", "outcome", *_POOL_AND_MODEL),
+        _QUEUE,
+        _flow_twin("request_queue_duration_seconds", "fairness_id", "priority", "outcome", *_POOL_AND_MODEL),
+    ),
+    *[
+        Family(
+            f"flow_control_queue_{name}",
+            _GAUGE,
+            text,
+            ("fairness_id", "priority", *_POOL_AND_MODEL),
+            twin=_flow_twin(f"queue_{name}", "fairness_id", "priority", *_POOL_AND_MODEL),
+        )
+        for name, text in (("size", "Requests that wait."), ("bytes", "Bytes of bodies that wait."))
+    ],
+    Family(
+        "flow_control_pool_saturation",
+        _GAUGE,
+        "Load over capacity, by stage; effective is the fuller stage.",
+        ("inference_pool", "stage"),
+        twin=_flow_twin("pool_saturation", "inference_pool", "stage"),
+    ),
+    Family(
+        "flow_control_stale_endpoints",
+        _GAUGE,
+        "Endpoints whose metrics were too old when the pool was last saturated.",
+        ("detector",),
+    ),
+    *[
+        Family(
+            f"flow_control_{part}capacity_utilization_{of}",
+            _GAUGE,
+            f"{of.capitalize()} that wait over the limit{' of all bands' if part else ''}.",
+            ("inference_pool",) if part else ("priority", "inference_pool"),
+        )
+        for part in ("", "global_")
+        for of in ("requests", "bytes")
+    ],
+    Family(
+        "flow_control_requests_total",
+        _COUNTER,
+        "Requests that left the queue or were refused by it, by outcome.",
+        ("outcome", "priority", "inference_pool"),
+    ),
+    Family(
+        "flow_control_failed_open_endpoints",
+        _GAUGE,
+        "Endpoints judged by their requests in flight alone, as their metrics stay away.",
+        ("inference_pool",),
+        own=True,
+    ),
+    Family(
+        "flow_control_oldest_wait_seconds",
+        _GAUGE,
+        "Wait of the oldest request of a band.",
+        ("priority", "inference_pool"),
+        own=True,
+    ),
+    Family(
+        "flow_control_dispatch_rate",
+        _GAUGE,
+        "Requests that leave in a second, a mean over some ten seconds.",
+        ("inference_pool",),
+        own=True,
+    ),
+    Family(
+        "flow_control_flows",
+        _GAUGE,
+        "Flows kept: busy ones have requests, idle ones a standing.",
+        ("inference_pool", "state"),
+        own=True,
     ),
     Family("extproc_streams_inflight", _GAUGE, "Open ext-proc streams."),
     Family("decisions_total", _COUNTER, "Decisions, by outcome.", ("outcome",), own=True),

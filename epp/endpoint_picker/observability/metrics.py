@@ -166,6 +166,7 @@ class PickerMetrics:
         self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
         self._elsewhere = self.elsewhere.labels()
         self._readings: dict[str, Reading] = {}
+        self._added_series: dict[str, Counts | Histogram] = {}
 
     # The Observer protocol.
 
@@ -306,6 +307,16 @@ class PickerMetrics:
         gauge("std_dev_running_requests", lambda pool: pool.std_dev_running_requests)
         gauge("std_dev_kv_cache_utilization", lambda pool: pool.std_dev_kv_cache_utilisation)
 
+    def add_counts(self, name: str) -> Counts:
+        """Add a family that the caller counts."""
+        self._added_series[name] = counts = _counts(name)
+        return counts
+
+    def add_histogram(self, name: str) -> Histogram:
+        """Add a family that the caller observes."""
+        self._added_series[name] = histogram = _histogram(name)
+        return histogram
+
     def read(self, name: str, value: Callable[[], float], labels: Labels = ()) -> None:
         """Add a family with one series; `value` is called on every collection."""
         self.read_each(name, lambda: [(labels, value())])
@@ -339,6 +350,7 @@ class PickerMetrics:
             "exchanges_total": self.endings,
             "served_elsewhere_total": self.elsewhere,
             "failed_handshakes_total": self.failed_handshakes,
+            **self._added_series,
             **self._readings,
         }
         for name, series in shown.items():

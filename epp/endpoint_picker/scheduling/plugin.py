@@ -6,6 +6,7 @@ A plugin's base classes are its stages: `Screener`, `Admitter`, `Filter`, `Produ
 Stages run for every request: they allocate nothing per endpoint, log nothing and never raise.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -224,6 +225,21 @@ class SaturationDetector(Plugin):
     """Measures the load of endpoints against their capacity."""
 
     __slots__ = ()
+
+    reads_metrics: ClassVar[bool] = False
+    """An endpoint whose metrics are older than `max_age_s` counts 1.0 in the mean over the endpoints."""
+
+    @property
+    def max_age_s(self) -> float:
+        """Return the age, in seconds, from which metrics are too old; infinite when none are read."""
+        return math.inf
+
+    def step(self, endpoints: int) -> float:
+        """Return the most by which one more request raises the load of so many endpoints.
+
+        Infinite when that is not known: flow control then computes the saturation for every request.
+        """
+        return math.inf
 
     @abstractmethod
     def saturation(self, rows: Rows, table: EndpointTable, now: float) -> float:

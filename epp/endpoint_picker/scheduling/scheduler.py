@@ -5,7 +5,7 @@ process and a simulation use the same class, each with its own clock and randomn
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -151,17 +151,36 @@ class Scheduler:
             plugin.attach(self.pool)
         self._scheduling = scheduling
 
+    def follow(self, hooks: Hooks) -> None:
+        """Call these followers for the decisions from now on, until the next `use`."""
+        self._scheduling = replace(self._scheduling, hooks=hooks)
+
+    def read(self, request: InferenceRequest) -> None:
+        """Have the request readers write their facts, for flow control; `decide` then leaves them out."""
+        for read in self._scheduling.readers:
+            read(request)
+
+    def priority_of(self, request: InferenceRequest) -> int:
+        """Return the priority that the table gives the request now."""
+        return self.priorities.get(request.objective, 0)
+
     def decide(
-        self, request: InferenceRequest, subset: Sequence[str] | None, held: Hold | None = None
+        self,
+        request: InferenceRequest,
+        subset: Sequence[str] | None,
+        held: Hold | None = None,
+        *,
+        admitted: bool = False,
     ) -> Decision | Refusal | Hold:
         """Pick and reserve, say why not, or return the hold of the plugin that puts the decision off.
 
-        `held` is the released hold when the decision is made after a wait. Refusals are shared objects: do
-        not change them.
+        `held` is the released hold when the decision is made after a wait. With `admitted` flow control has
+        read the request and let it pass, so that it is not shed. Refusals are shared objects: do not change
+        them.
         """
         pool, scheduling = self.pool, self._scheduling
         table = pool.table
-        if scheduling.readers and held is None:  # a decision that waited has been read before
+        if scheduling.readers and held is None and not admitted:  # one that waited has been read before
             for read in scheduling.readers:
                 read(request)
         request.priority = self.priorities.get(request.objective, 0)
@@ -175,7 +194,11 @@ class Scheduler:
             progress.look(now)
         if progress.stalled:
             rows = progress.narrow(rows, now)
-        if request.priority < 0 and scheduling.detector.saturation(rows, table, now) >= SATURATED:
+        if (
+            request.priority < 0
+            and not admitted
+            and scheduling.detector.saturation(rows, table, now) >= SATURATED
+        ):
             self.refused_saturated += 1
             self.recorder.refused(request, rows, (), scheduling, _SATURATED)
             return _SATURATED

@@ -89,6 +89,7 @@ def test_the_payload_is_vllm_s() -> None:
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 600)), max_size=12),
     st.sampled_from([1, 16, 128]),
 )
+@settings(deadline=None)  # the time of an example says nothing on a busy machine
 def test_long_messages_are_cut_and_say_the_same(runs: list[tuple[int, int]], block_size: int) -> None:
     changes: list[Change] = []
     said: list[tuple[str, int]] = []

@@ -296,12 +296,56 @@ def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
             "schedulingProfiles: [{name: a}, {name: b}]", "schedulingProfiles", "keep one", id="two profiles"
         ),
         pytest.param(
-            "flowControl: {maxRequests: 5}",
-            "flowControl.maxRequests",
-            "it comes with flow control",
+            "flowControl: {enableEviction: true}",
+            "flowControl.enableEviction",
+            "is not taken back",
             id="not acted on",
         ),
-        pytest.param("featureGates: [flowControl]", "featureGates[0]", "cannot be switched on", id="gate on"),
+        pytest.param(
+            "flowControl: {defaultPriorityBand: {orderingPolicyRef: x}}",
+            "flowControl.defaultPriorityBand.orderingPolicyRef",
+            'no plugin is named "x"',
+            id="unknown policy",
+        ),
+        pytest.param(
+            "flowControl: {priorityBands: [{priority: 1, fairnessPolicyRef: fcfs-ordering-policy}]}",
+            "flowControl.priorityBands[0].fairnessPolicyRef",
+            "is no fairness policy",
+            id="policy of another kind",
+        ),
+        pytest.param(
+            "flowControl: {usageLimitPolicyPluginRef: fcfs-ordering-policy}",
+            "flowControl.usageLimitPolicyPluginRef",
+            "is no usage-limit policy",
+            id="no usage limits",
+        ),
+        pytest.param(
+            "flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
+            "flowControl.priorityBands[1].priority",
+            "a second band of priority 1",
+            id="two bands",
+        ),
+        pytest.param(
+            "flowControl: {priorityBands: [{priority: 1, minShare: 0.6}, {priority: 2, minShare: 0.6}]}",
+            "flowControl.priorityBands",
+            "comes to 1.2",
+            id="too many shares",
+        ),
+        pytest.param(
+            "flowControl: {maxBytes: 5 apples}", "flowControl.maxBytes", "not a quantity", id="quantity"
+        ),
+        pytest.param(
+            "flowControl: {modelLimits: [{model: m, maxRequests: 1}, {model: m, maxRequests: 2}]}",
+            "flowControl.modelLimits[1].model",
+            "a second limit",
+            id="two limits",
+        ),
+        pytest.param(
+            "plugins: [{type: round-robin-fairness-policy}]",
+            "plugins[0]",
+            "is used nowhere",
+            id="policy not used",
+        ),
         pytest.param("featureGates: [x=false]", "featureGates[0]", "unknown feature gate", id="unknown gate"),
         pytest.param(
             "plugins: [{type: queue-scorer}]\nflowControl: {saturationDetector: {pluginRef: queue-scorer}}",

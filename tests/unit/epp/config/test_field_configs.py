@@ -310,14 +310,6 @@ def test_the_old_keys_load_with_a_warning_each() -> None:
 
 NOT_YET = """
 flowControl:
-  maxBytes: 10G
-  maxRequests: 1000
-  defaultRequestTTL: 60s
-  noEndpointRequestTTL: 5m
-  defaultPriorityBand: {maxRequests: 100}
-  defaultNegativePriorityBand: {maxRequests: 10}
-  priorityBands: [{priority: 1, maxBytes: 1G, fairnessPolicyRef: a, orderingPolicyRef: b}]
-  usageLimitPolicyPluginRef: c
   enableEviction: true
 dataLayer:
   discovery: {pluginRef: d}
@@ -333,12 +325,62 @@ def test_every_other_key_of_the_shape_is_answered_with_the_reason() -> None:
         f"{section}.{key}" for section, keys in yaml.safe_load(NOT_YET).items() for key in keys
     }
     assert all(message.startswith("not offered in this version: ") for message in faults.values())
-    assert "it comes with flow control" in faults["flowControl.maxBytes"]
+    assert "is not taken back" in faults["flowControl.enableEviction"]
     assert "--endpoints-file" in faults["dataLayer.discovery"]
 
 
-def test_the_flow_control_gate_is_answered_with_the_reason() -> None:
-    assert "it comes with flow control" in faults_of("featureGates: [flowControl]")["featureGates[0]"]
+FLOW_CONTROL = """
+featureGates: [flowControl]
+plugins:
+- {type: round-robin-fairness-policy, name: turns}
+- {type: slo-deadline-ordering-policy}
+- {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}
+- {type: concurrency-detector, parameters: {maxConcurrency: 7}}
+flowControl:
+  maxBytes: 10G
+  maxRequests: "1k"
+  defaultRequestTTL: 30s
+  noEndpointRequestTTL: 5m
+  defaultPriorityBand: {maxRequests: 100}
+  defaultNegativePriorityBand: {maxRequests: 10}
+  priorityBands:
+  - {priority: 1, maxBytes: 1Gi, fairnessPolicyRef: turns, orderingPolicyRef: slo-deadline-ordering-policy}
+  usageLimitPolicyPluginRef: priority-holdback-policy
+  saturationDetector: {pluginRef: concurrency-detector}
+"""
+
+
+def test_flow_control_is_taken_as_the_router_writes_it() -> None:
+    config = build(FLOW_CONTROL, REGISTRY)
+    flow = config.flow
+    assert flow is not None
+    assert (flow.max_bytes, flow.max_requests) == (10e9, 1000)
+    assert (flow.ttl_s, flow.no_endpoint_ttl_s) == (30.0, 300.0)
+    assert (flow.band(7).max_requests, flow.band(-7).max_requests, flow.band(1).max_requests) == (
+        100,
+        10,
+        5000,
+    )
+    assert (flow.band(7).max_bytes, flow.band(1).max_bytes) == (10**9, 2**30)
+    assert flow.band(1).fairness.type_name == "round-robin-fairness-policy"
+    assert flow.band(7).fairness.type_name == "global-strict-fairness-policy"
+    assert flow.band(1).ordering.type_name == "slo-deadline-ordering-policy"
+    assert flow.usage_limits.type_name == "priority-holdback-policy"
+    assert flow.detector is config.scheduling.detector
+
+
+def test_without_the_gate_the_section_is_read_for_its_detector_only() -> None:
+    config = build(FLOW_CONTROL.replace("[flowControl]", '["flowControl=false"]'), REGISTRY)
+    assert config.flow is None
+    assert config.scheduling.detector.type_name == "concurrency-detector"
+    assert any("the feature gate flowControl is off" in warning for warning in config.warnings)
+
+
+def test_the_effective_configuration_of_flow_control_is_one_with_the_same_effect() -> None:
+    once = build(FLOW_CONTROL, REGISTRY).effective
+    again = build(yaml.safe_dump(once), REGISTRY).effective
+    assert once == again
+    assert once["flowControl"]["priorityBands"][0]["orderingPolicyRef"] == "slo-deadline-ordering-policy"
 
 
 PAYLOAD_AGNOSTIC = """

@@ -62,6 +62,8 @@ BY_HEADER = "plugins: [{type: queue-scorer}, {type: header-profile-handler, para
 EXTRACTOR = "plugins: [{type: metrics-data-source}, {type: core-metrics-extractor, name: b}]"
 DETECTOR = "plugins: [{type: concurrency-detector}]"
 PARSER = "plugins: [{type: passthrough-parser}]"
+QUEUE = "featureGates: [flowControl]"
+LIMIT = "flowControl: {{modelLimits: [{{model: {}, maxRequests: {}}}]}}"
 
 #: Path of a key in the file's shape -> (head, one rest, another) that differ in this key. Names only name.
 CHANGES = {
@@ -119,6 +121,67 @@ CHANGES = {
         "schedulingProfiles: []",
         "flowControl: {saturationDetector: {pluginRef: concurrency-detector}}",
     ),
+    **{
+        f"flowControl.{key}": (QUEUE, f"flowControl: {{{key}: {one}}}", f"flowControl: {{{key}: {other}}}")
+        for key, one, other in (
+            ("maxBytes", "1G", "2G"),
+            ("maxRequests", "0", "7"),
+            ("defaultRequestTTL", "60s", "1s"),
+            ("noEndpointRequestTTL", "60s", "1s"),
+            ("trustTenantHeaders", "false", "true"),
+            ("metricsFailOpenAfter", "5s", "1s"),
+            ("modelLimits", "[]", "[{model: a, maxRequests: 1}]"),
+            ("priorityBands", "[]", "[{priority: 3}]"),
+            ("defaultPriorityBand", "{}", "{maxRequests: 3}"),
+            ("defaultNegativePriorityBand", "{}", "{maxRequests: 3}"),
+        )
+    },
+    "flowControl.modelLimits.model": (QUEUE, LIMIT.format("a", 1), LIMIT.format("b", 1)),
+    "flowControl.modelLimits.maxRequests": (QUEUE, LIMIT.format("a", 1), LIMIT.format("a", 2)),
+    "flowControl.priorityBands.priority": (
+        QUEUE,
+        "flowControl: {priorityBands: [{priority: 1}]}",
+        "flowControl: {priorityBands: [{priority: 2}]}",
+    ),
+    **{
+        f"flowControl.{band}.{key}": (
+            QUEUE,
+            f"flowControl: {{{band}: {shape.format('')}}}",
+            f"flowControl: {{{band}: {shape.format(f'{key}: {other}')}}}",
+        )
+        for band, shape in (
+            ("defaultPriorityBand", "{{{}}}"),
+            ("defaultNegativePriorityBand", "{{{}}}"),
+            ("priorityBands", "[{{priority: 1, {}}}]"),
+        )
+        for key, other in (
+            ("maxBytes", "1M"),
+            ("maxRequests", "3"),
+            ("minShare", "0.1"),
+            ("maxWait", "3s"),
+        )
+    },
+    "flowControl.usageLimitPolicyPluginRef": (
+        f"{QUEUE}\nplugins: [{{type: static-usage-limit-policy, name: t, parameters: {{threshold: 0.5}}}}]",
+        "flowControl: {usageLimitPolicyPluginRef: t}",
+        "flowControl: {usageLimitPolicyPluginRef: static-usage-limit-policy}",
+    ),
+    **{
+        f"flowControl.{band}.{key}": (
+            f"featureGates: [flowControl]\nplugins: [{{type: {kind}, name: x}}]",
+            f"flowControl: {{{band}: {shape.format(f'{key}: x')}}}",
+            f"flowControl: {{{band}: {shape.format('')}}}",
+        )
+        for band, shape in (
+            ("defaultPriorityBand", "{{{}}}"),
+            ("defaultNegativePriorityBand", "{{{}}}"),
+            ("priorityBands", "[{{priority: 1, {}}}]"),
+        )
+        for key, kind in (
+            ("fairnessPolicyRef", "round-robin-fairness-policy"),
+            ("orderingPolicyRef", "edf-ordering-policy"),
+        )
+    },
     "requestHandler": (
         PARSER,
         "schedulingProfiles: []",

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from endpoint_picker.observability.flow_metrics import FlowMetrics
 from endpoint_picker.observability.metric_table import FAMILIES, Kind
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
@@ -54,6 +55,7 @@ def page_of(metrics: PickerMetrics) -> dict[str, dict[tuple[tuple[str, str], ...
 def metrics() -> PickerMetrics:
     """The metrics of a picker that served requests of one model at two priorities."""
     router, made = build_router(), PickerMetrics()
+    FlowMetrics(made, "p", lambda: router.flow)
     made.read_pool("p", lambda: pool_figures(router.table))
     add_pool_gauges(made, "p", router.pool, lambda: router.offered, ScrapeCounts(lambda: 1, lambda: 2))
     served(made, "m", 0)

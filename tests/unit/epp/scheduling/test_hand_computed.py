@@ -19,6 +19,8 @@ from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.metrics_page import PageReader, engine_of
 from endpoint_picker.datalayer.table import Endpoint, Floats
 from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpoint_picker.flowcontrol.queued import Flow, Queued
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
@@ -833,6 +835,75 @@ def parser(kind: str, known: set[str], others: bool) -> Callable[[], None]:
     return check
 
 
+def queued(tenant: str, at: float, sequence: int, slo_ms: str = "") -> Queued:
+    headers = {"x-slo-ttft-ms": slo_ms} if slo_ms else {}
+    request = InferenceRequest(request_id=f"{tenant}{sequence}", headers=headers)
+    made = Queued(request, None, lambda _answer: None, lambda _queued: None, tenant, 0, at)
+    made.sequence = sequence
+    return made
+
+
+def ordered(kind: str, expected: list[int]) -> Callable[[], None]:
+    """Three requests: of 1 at 0 s with 900 ms, of 2 at 0.5 s with 100 ms, of 3 at 0.6 s without."""
+
+    def check() -> None:
+        policy = REGISTRY.find(kind, "")({})
+        assert isinstance(policy, OrderingPolicy)
+        flow = Flow("t", 0)
+        for number, (at, slo) in enumerate([(0.0, "900"), (0.5, "100"), (0.6, "")], start=1):
+            each = queued("t", at, number, slo)
+            flow.push(policy.key(each, 10.0 if number > 1 else 10.9), each)
+        assert [flow.pop().sequence for _ in range(3)] == expected
+
+    return check
+
+
+def fairness(
+    kind: str, parameters: dict[str, Any], served: list[tuple[str, float]], expected: str
+) -> Callable[[], None]:
+    """Flow a has requests from 0 s on, b from 1 s, c from 2 s; `served` is charged at 3 s, then five turns
+    at 3 s of 100 tokens each."""
+
+    def check() -> None:
+        kind_of = REGISTRY.find(kind, "")
+        policy = kind_of(kind_of.params_type.model_validate(parameters))
+        assert isinstance(policy, FairnessPolicy)
+        lanes = policy.lanes()
+        flows = {name: Flow(name, 0) for name in "abc"}
+        for number, flow in enumerate(flows.values()):
+            for n in range(6):
+                flow.push(0.0, queued(flow.id, float(number), 10 * number + n))
+            lanes.activate(flow, 3.0)
+        for name, tokens in served:
+            lanes.served(flows[name], tokens, 3.0)
+        order = ""
+        for _ in range(5):
+            flow = lanes.select(3.0) or flows["a"]
+            order += flow.id
+            flow.pop()
+            lanes.turned(flow)
+            lanes.changed(flow)
+            lanes.served(flow, 100.0, 3.0)
+        assert order == expected
+
+    return check
+
+
+def ceilings(
+    kind: str, parameters: dict[str, Any], saturation: float, expected: list[list[float]]
+) -> Callable[[], None]:
+    """Bands 20, 10 and -20, in as many calls as there are expected answers."""
+
+    def check() -> None:
+        kind_of = REGISTRY.find(kind, "")
+        policy = kind_of(kind_of.params_type.model_validate(parameters))
+        assert isinstance(policy, UsageLimitPolicy)
+        for each in expected:
+            assert list(policy.ceilings([20, 10, -20], saturation)) == pytest.approx(each)
+
+    return check
+
+
 OTHERS: dict[str, Callable[[], None]] = {
     "single-profile-handler": single_profile_handler,
     "header-profile-handler": header_profile_handler,
@@ -859,6 +930,34 @@ OTHERS: dict[str, Callable[[], None]] = {
     "inflight-load-producer": inflight_load_producer,
     "dcgm-data-source": dcgm_data_source,
     "dcgm-extractor": dcgm_extractor,
+    "fcfs-ordering-policy": ordered("fcfs-ordering-policy", [1, 2, 3]),
+    # The waits end at 10.9, 10.5 and 10.6 s.
+    "edf-ordering-policy": ordered("edf-ordering-policy", [2, 3, 1]),
+    # Due at 0.9 s, 0.6 s and never.
+    "slo-deadline-ordering-policy": ordered("slo-deadline-ordering-policy", [2, 1, 3]),
+    # All of a arrived before b.
+    "global-strict-fairness-policy": fairness("global-strict-fairness-policy", {}, [], "aaaaa"),
+    "round-robin-fairness-policy": fairness("round-robin-fairness-policy", {}, [], "abcab"),
+    # a has twice the weight. Counters a 50, b 100, c 250; a turn adds 50 to a and 100 to b: a 100, a 150
+    # (equal ones go by name), b 200, a 200, a.
+    "token-fairness-policy": fairness(
+        "token-fairness-policy", {"weights": {"a": 2}}, [("a", 100), ("b", 100), ("c", 250)], "aabaa"
+    ),
+    # Service a 0, b 100, c 200; waits 3, 2, 1 s. Scores: a 0.8 + 0.2, b 0.4 + 0.1, c 0: a. With a at 100: a
+    # 0.8 + 0.2, b 0.8 + 0.1, c 0: a. With a at 200: a 0.2, b 0.8 + 0.1: b. All at 200: by the wait, a.
+    # With a at 300: a 0.2, b 0.8 + 0.1, c 0.8: b.
+    "program-aware-fairness": fairness("program-aware-fairness", {}, [("b", 100), ("c", 200)], "aabab"),
+    "static-usage-limit-policy": ceilings(
+        "static-usage-limit-policy", {"threshold": 0.9}, 0.5, [[0.9, 0.9, 0.9]]
+    ),
+    # Value: 10 lies a quarter of the way from 20 down to -20, so a quarter of the way from 1.0 to 0.6.
+    "priority-holdback-policy": ceilings(
+        "priority-holdback-policy", {"minCeiling": 0.6, "domain": "value"}, 0.5, [[1.0, 0.9, 0.6]]
+    ),
+    # Limits 1, 1 - 0.75/2 = 0.625 and 0.25, both below 0.75: open in one call of round(0.75 / 0.25) = 3.
+    "soft-reflective-ceiling-policy": ceilings(
+        "soft-reflective-ceiling-policy", {}, 0.75, [[1, 0, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
+    ),
     "openai-parser": parser("openai-parser", {"openai-parser"}, True),
     **{
         kind: parser(kind, {kind}, False)

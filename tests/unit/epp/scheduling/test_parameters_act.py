@@ -14,6 +14,8 @@ from endpoint_picker.config.settings_plugins import CoreMetricsExtractor, DcgmDa
 from endpoint_picker.datalayer.adapters import AdapterReading
 from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Decision, Reservation
+from endpoint_picker.flowcontrol.policies import FairnessPolicy, UsageLimitPolicy
+from endpoint_picker.flowcontrol.queued import Flow, Queued
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
@@ -250,6 +252,22 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "power": ({"k": 0.5, "queueDepthThreshold": 50}, None, 1.0),
         "k": ({"queueDepthThreshold": 1000, "power": 1.0}, None, 0.1),
     },
+    "priority-holdback-policy": {
+        "domain": ({"minCeiling": 0.5}, None, "value"),
+        "minCeiling": ({}, 0.5, 0.4),
+        "maxCeiling": ({"minCeiling": 0.4}, None, 0.9),
+    },
+    "program-aware-fairness": {
+        "evictionTtlSeconds": ({}, None, 1.0),
+        "lasWeightService": ({}, None, 0.0),
+        "lasWeightHeadWait": ({}, None, 9.0),
+        "lasHalfLifeSeconds": ({}, None, 0.5),
+    },
+    "static-usage-limit-policy": {"threshold": ({}, None, 0.5)},
+    "token-fairness-policy": {
+        "completionWeight": ({}, None, 5.0),
+        "weights": ({}, None, {"a": 4}),
+    },
     "prefix-cache-affinity-filter": {
         "affinityThreshold": ({}, None, 0.1),
         "explorationProbability": ({"maxTTFTPenaltyMs": 0}, None, 1.0),
@@ -303,7 +321,12 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     "weighted-random-picker": {"maxNumOfEndpoints": ({}, None, 1)},
 }
 #: Parameters of which there is one value only: the name is read so that configurations of others load.
-ONE_VALUE = {("prefix-cache-affinity-filter", "ttftSource")}
+ONE_VALUE = {
+    ("prefix-cache-affinity-filter", "ttftSource"),
+    ("priority-holdback-policy", "shape"),
+    ("program-aware-fairness", "strategy"),
+    ("program-aware-fairness", "evictionSweepSeconds"),
+}
 
 
 def keys_of(kind: type[Plugin]) -> set[str]:
@@ -385,6 +408,28 @@ def observed_stages(plugin: ProfileHandler, candidates: Candidates, table: Endpo
     return [ran, [each.profile for each in chosen], candidates.entry_port, dict(plugin.refers_to)]
 
 
+def observed_turns(policy: FairnessPolicy) -> list[Any]:
+    """Return the order in which three flows are served, of which one is served longer answers."""
+    lanes = policy.lanes()
+    flows = [Flow(name, 0) for name in "abc"]
+    for number, flow in enumerate(flows):
+        for n in range(30):
+            queued = Queued(REQUEST, None, lambda _answer: None, lambda _queued: None, flow.id, 100, number)
+            queued.sequence = number * 100 + n
+            flow.push(0.0, queued)
+        lanes.activate(flow, 5.0)
+    seen: list[Any] = []
+    for turn in range(20):
+        now = 5.0 + turn
+        chosen = lanes.select(now)
+        assert chosen is not None
+        seen.append(chosen.id)
+        chosen.pop()
+        lanes.turned(chosen)
+        lanes.served(chosen, 100 + policy.completion_weight * (300 if chosen.id == "c" else 50), now)
+    return [*seen, [lanes.remembers(flow, 40.0) for flow in flows]]
+
+
 def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     """Return what the plugin does in one situation, by everything that it is."""
     plugin = kind(kind.params_type.model_validate(parameters))
@@ -393,6 +438,10 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     plugin.attach(pool)
     candidates = Candidates(rows)
     candidates.peer = 0
+    if isinstance(plugin, UsageLimitPolicy):
+        return [plugin.ceilings([10, 9, 0, -10], 0.7)]
+    if isinstance(plugin, FairnessPolicy):
+        return observed_turns(plugin)
     if isinstance(plugin, TopologyExtractor):
         return [plugin.place_of(each) for each in table.endpoints if each is not None]
     if isinstance(plugin, InflightLoadProducer):

@@ -31,6 +31,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
         "algorithm": {"type": "linear_lower_is_better"},
     },
     "session-id-producer": {"headerName": "n"},
+    "priority-holdback-policy": {"minCeiling": 0.5},
     "header-label-affinity-scorer": {"headerName": "N", "labelKey": "n"},
     "request-attribute-reporter": {"attributes": [{"key": {"name": "n"}, "expression": "1"}]},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 5}]},
