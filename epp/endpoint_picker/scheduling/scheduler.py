@@ -221,7 +221,7 @@ class Scheduler:
             self.refused_no_endpoints += 1
             self.recorder.refused(request, rows, (candidates,), scheduling, _NO_ENDPOINTS)
             return _NO_ENDPOINTS
-        if request.if_available and not (chosen[0].prompt_blocks and _matched(chosen[0])):
+        if request.if_available and not _is_cached(request, chosen[0]):
             self.refused_not_cached += 1
             self.recorder.refused(request, rows, chosen, scheduling, _NOT_CACHED)
             return _NOT_CACHED
@@ -412,6 +412,11 @@ def _enter_by(decision: Decision, port: int) -> None:
     decision.headers = ((DATA_PARALLEL_HEADER, decision.endpoint),)
     address = decision.endpoint.rpartition(":")[0]
     decision.destination = decision.endpoint = f"{address}:{port}"
+
+
+def _is_cached(request: InferenceRequest, chosen: Candidates) -> bool:
+    """Tell whether the best candidate is believed to hold the prompt's beginning, or there is no body."""
+    return not request.body_bytes or bool(chosen.prompt_blocks and _matched(chosen))
 
 
 def _matched(chosen: Candidates) -> int:

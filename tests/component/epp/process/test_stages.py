@@ -23,9 +23,14 @@ plugins:
 - {type: prefill-filter}
 - {type: queue-scorer}
 - {type: prefix-cache-scorer}
+- {type: encode-filter}
+- {type: always-disagg-multimodal-decider}
 - {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 256}}
-- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
+- type: disagg-profile-handler
+  parameters:
+    deciders: {prefill: prefix-based-pd-decider, encode: always-disagg-multimodal-decider}
 schedulingProfiles:
+- {name: encode, plugins: [{pluginRef: encode-filter}]}
 - name: prefill
   plugins:
   - {pluginRef: prefill-filter}
@@ -57,12 +62,13 @@ LIMIT_S = "1"
 
 
 class Pool:
-    """Two prefill and two decode servers behind a picker and Envoy."""
+    """Two prefill, two decode and one encode server behind a picker and Envoy."""
 
     def __init__(self) -> None:
         self.url = self.picker = ""
         self.prefill: list[Simulator] = []
         self.decode: list[Simulator] = []
+        self.encode: list[Simulator] = []
         self.client: aiohttp.ClientSession
 
     async def ask(
@@ -138,8 +144,9 @@ async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
         )
         entries = []
         flags = ("--admin", "--model", "m", "--time-scale", "10", "--prefill-limit-s", LIMIT_S)
-        for role, servers in (("prefill", made.prefill), ("decode", made.decode)):
-            for number in range(2):
+        pools = (("prefill", made.prefill, 2), ("decode", made.decode, 2), ("encode", made.encode, 1))
+        for role, servers, count in pools:
+            for number in range(count):
                 server = await spawn(*flags, "--role", role, host=new_host())
                 stack.push_async_callback(_ended, server)
                 servers.append(server)
@@ -147,7 +154,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
                 entries.append(
                     {"name": f"{role}-{number}", "address": server.host, "port": 8000, "labels": labels}
                 )
-        for server in (*made.prefill, *made.decode):
+        for server in (*made.prefill, *made.decode, *made.encode):
             await server.until_health(200)
         (tmp_path / "endpoints.json").write_text(json.dumps({"endpoints": entries}))
         (tmp_path / "config.yaml").write_text(CONFIG)
@@ -183,7 +190,7 @@ def _scraped(pool: Pool) -> Callable[[], Awaitable[bool]]:
             rows = json.loads(await pool.page("/debug/state"))["router"]["endpoints"]
         except aiohttp.ClientConnectionError:
             return False
-        return len(rows) == 4 and all(row["contact"] == "answers" for row in rows)
+        return len(rows) == 5 and all(row["contact"] == "answers" for row in rows)
 
     return probe
 
@@ -322,3 +329,16 @@ async def test_an_explanation_shows_both_stages(pool: Pool) -> None:
     stages = {each["stage"]: each["picked"] for each in found["profiles"]}
     assert stages["decode"] in map(hostport, pool.decode)
     assert stages["prefill"] in map(hostport, pool.prefill)
+
+
+async def test_an_image_goes_through_the_encode_server_and_all_three_stages_end(pool: Pool) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://images.test/cat"}}
+    content = [{"type": "text", "text": "what is this? " * 200}, image]
+    body = {"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 4}
+    async with pool.client.post(f"{pool.url}/v1/chat/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["x-sim-encoded-by"] == hostport(pool.encode[0])
+        assert response.headers["x-sim-prefilled-by"] in map(hostport, pool.prefill)
+        await response.read()
+    await pool.until_idle()
+    assert await pool.decisions() == {"encode-prefill-decode": 1}

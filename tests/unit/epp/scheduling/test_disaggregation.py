@@ -311,7 +311,7 @@ def test_prefill_first_shows_its_server_to_the_decode_stage() -> None:
 
 
 def conditional(tokens: int = 1000) -> InferenceRequest:
-    return ConditionalRequest(request_id="c", model="m", prompt=bytes(4 * tokens))
+    return ConditionalRequest(request_id="c", model="m", prompt=bytes(4 * tokens), body_bytes=4 * tokens)
 
 
 @pytest.mark.parametrize("config", [ALWAYS, ""])
@@ -326,6 +326,8 @@ def test_conditional_decode_is_answered_only_by_a_server_that_holds_the_prompt(c
     answer = decide(router, request=conditional())
     assert isinstance(answer, Decision)
     assert decide(router, request=conditional(10)).outcome is Outcome.NOT_CACHED, "shorter than a block"
+    listing = ConditionalRequest(request_id="c")
+    assert isinstance(decide(router, request=listing), Decision), "GET /v1/models has no prompt"
 
 
 def test_decisions_are_counted_by_type_under_the_models_that_servers_answer() -> None:
