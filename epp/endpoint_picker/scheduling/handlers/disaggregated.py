@@ -12,7 +12,7 @@ from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.decision import Decision
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
-from endpoint_picker.scheduling.candidates import Candidates
+from endpoint_picker.scheduling.candidates import NO_PEER, Candidates
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Follower, Plugin, PluginParams, Pool, RandomSource
@@ -117,7 +117,7 @@ _OLD_NAMES: Final = {
 class _Stages(ProfileHandler, Follower):
     """What the handlers of disaggregated pools share: stages, headers, what is reserved, counts."""
 
-    __slots__ = ("_deciders", "_decides", "_pool", "_prefill_first", "_stage_of")
+    __slots__ = ("_deciders", "_decides", "_order", "_pool", "_stage_of")
     chooses_peer: ClassVar[bool] = True
     most_profiles: ClassVar[int] = len(_ORDER)
 
@@ -126,7 +126,7 @@ class _Stages(ProfileHandler, Follower):
         self._stage_of = {profile: stage for stage, profile in profiles.items()}
         self._deciders = {stage: name for stage, name in deciders.items() if name}
         self._decides: dict[str, Decider] = {}
-        self._prefill_first = prefill_first
+        self._order = (PREFILL, ENCODE, DECODE) if prefill_first else (DECODE, ENCODE, PREFILL)
         self._pool: Pool
 
     # Configuration.
@@ -147,7 +147,7 @@ class _Stages(ProfileHandler, Follower):
             return f'profile "{names[DECODE]}" is missing: it chooses the server that answers'
         for stage, profile in names.items():
             has_decider = stage in self._deciders
-            needs = stage == ENCODE or (stage == PREFILL and not self._prefill_first)
+            needs = stage == ENCODE or (stage == PREFILL and self._order[0] != PREFILL)
             if profile in profiles and needs and not has_decider:
                 return f'profile "{profile}" would never run: deciders.{stage} names no decider'
             if profile not in profiles and has_decider:
@@ -171,7 +171,7 @@ class _Stages(ProfileHandler, Follower):
     @override
     def readers_of(self, profile: str) -> Iterable[Plugin]:
         """Return the deciders, which read the decode stage's candidates after it ran."""
-        if self._stage_of.get(profile) != DECODE or self._prefill_first:
+        if self._stage_of.get(profile) != DECODE or self._order[0] != DECODE:
             return ()
         return self._decides.values()
 
@@ -193,37 +193,28 @@ class _Stages(ProfileHandler, Follower):
     ) -> Sequence[Candidates] | Hold:
         """Run the stages in their order. A failed decode stage fails the request, others are left out."""
         by_stage = {self._stage_of[each.name]: each for each in profiles}
-        rows, others = candidates.rows, []
-        peer = -1
-        for stage in (PREFILL, ENCODE) if self._prefill_first else (DECODE, ENCODE, PREFILL):
+        rows, held = candidates.rows, candidates.held
+        peer, chain = NO_PEER, candidates.prefix_chain
+        others: list[Candidates] = []
+        for stage in self._order:
             profile = by_stage.get(stage)
             if profile is None or not self._wants(stage, request, candidates):
                 continue
-            if stage == DECODE:
-                one = candidates
-            else:
-                one = Candidates(self._alive(rows, table), candidates.held)
-                one.peer = peer
-                one.prefix_chain = candidates.prefix_chain
+            one = candidates if stage == DECODE else Candidates(self._alive(rows, table), held)
+            one.peer, one.prefix_chain = peer, chain
             hold = profile.run(request, one, table, rng) if one.rows.size else None
             if hold is not None:
                 return hold
-            if one.order.size:
-                if stage != ENCODE:
-                    peer = int(one.rows[one.order[0]])
-                if stage != DECODE:
-                    others.append(one)
-            elif stage == DECODE:
-                return ()
-            else:
+            chain = one.prefix_chain or chain
+            if not one.order.size:
+                if stage == DECODE:
+                    return ()
                 self._pool.stages.drop(self.type_name, stage)
-        if self._prefill_first:
-            candidates.peer = peer
-            hold = by_stage[DECODE].run(request, candidates, table, rng)
-            if hold is not None:
-                return hold
-            if not candidates.order.size:
-                return ()
+                continue
+            if stage != ENCODE:
+                peer = int(one.rows[one.order[0]])
+            if stage != DECODE:
+                others.append(one)
         return (candidates, *self._apart(candidates, others))
 
     def _wants(self, stage: str, request: InferenceRequest, decode: Candidates) -> bool:
