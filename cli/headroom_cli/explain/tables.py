@@ -34,6 +34,8 @@ def explanation(decision: Object, picker: str) -> str:
             ["Fallbacks", ", ".join(decision["fallbacks"]) or "-"],
             ["Prefix hit", f"{decision['prefixHit']:.0%}"],
         ]
+    if decision.get("stagesLeftOut"):
+        facts.append(["Left out", f"{', '.join(decision['stagesLeftOut'])} stage"])
     if decision["waited"]:
         facts.append(["Waited", "yes"])
     parts = [table(facts)]

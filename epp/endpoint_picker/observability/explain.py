@@ -162,7 +162,16 @@ def _detail(kept: Kept) -> Pausing:
         if run.profile:
             profile = yield from _profile(kept, run)
             profiles.append(profile)
-    return {"endpoints": endpoints, "profiles": profiles}
+    return {"endpoints": endpoints, "profiles": profiles, "stagesLeftOut": _left_out(kept)}
+
+
+def _left_out(kept: Kept) -> list[str]:
+    """Return the stages that no profile ran for: their decider said no, or no endpoint was left."""
+    if kept.scheduling is None or kept.refusal is not None:
+        return []
+    stage_of, ran = kept.scheduling.handler.stage_of, {run.profile for run in kept.runs}
+    stages = [stage_of(each.name) for each in kept.scheduling.profiles if each.name not in ran]
+    return [stage for stage in stages if stage]
 
 
 def _endpoint(kept: Kept, row: int) -> dict[str, Any]:

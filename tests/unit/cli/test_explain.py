@@ -136,9 +136,11 @@ def test_each_stage_numbers_its_own_choice() -> None:
         "requestId": "r", "at": "now", "ageSeconds": 1.0, "model": "m", "objective": "", "priority": 0,
         "reason": "", "endpoint": "10.0.0.1:8000", "fallbacks": [], "prefixHit": 0.0, "waited": False,
         "candidates": 2, "endpoints": [{"endpoint": each, "name": name, **signals} for each, name in servers],
+        "stagesLeftOut": ["encode"],
         "profiles": [{"name": name, "stage": name, "picked": each, **nothing} for each, name in servers],
     }  # fmt: skip
-    decode, prefill = tables.explanation(decision, "picker").split("\n\n")[1:]
+    facts, decode, prefill = tables.explanation(decision, "picker").split("\n\n")
+    assert "Left out    encode stage" in facts
     assert decode.startswith("Profile decode (decode stage): 2 candidates")
     assert prefill.startswith("Profile prefill (prefill stage): 2 candidates")
     choices = [[line.split()[2] for line in part.splitlines()[-2:]] for part in (decode, prefill)]

@@ -386,6 +386,15 @@ def test_an_explanation_shows_each_stage() -> None:
         ("decode", "decode", decision.endpoint),
         ("prefill", "prefill", decision.headers[0][1]),
     ]
+    assert page["stagesLeftOut"] == []
+
+
+def test_an_explanation_names_the_stages_that_did_not_run() -> None:
+    router = router_of(by_prefix(2000))
+    picked(router)
+    (page,) = explain_page(router.decisions, {"request_id": "r"}, 0.0)["decisions"]
+    assert page["stagesLeftOut"] == ["prefill"]
+    assert [each["stage"] for each in page["profiles"]] == ["decode"]
 
 
 def test_the_state_survives_a_new_configuration() -> None:
