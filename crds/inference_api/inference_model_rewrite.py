@@ -1,4 +1,4 @@
-"""InferenceModelRewrite v1alpha2: replaces the model name of a request. Only the type: no picker reads it."""
+"""InferenceModelRewrite v1alpha2: replaces the model name of a request."""
 
 from typing import Annotated
 

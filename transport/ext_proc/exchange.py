@@ -192,6 +192,9 @@ class Exchange(Generic[Late]):
         chunk, end = piece
         if end:
             self._request = cell.ended
+        if self.backlog is not None:  # behind what was held
+            self.backlog = chain(self.backlog, _cut(iter((chunk,)), end))
+            return _NOTHING
         if len(chunk) <= CHUNK_BYTES:
             return (wire.request_body_reply(chunk, end),)
         return [*_cut(iter((chunk,)), end)]
@@ -387,19 +390,24 @@ def _edited(chunks: Iterator[bytes], edit: Edit) -> Iterator[bytes]:
 
 def _cut(chunks: Iterator[bytes], end: bool) -> Iterator[bytes]:
     """Yield the replies that bring the bytes, each but the last with CHUNK_BYTES; at least one."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     size = 0
     for chunk in chunks:
-        at = 0
-        while at < len(chunk):
+        length, at = len(chunk), 0
+        if size + length <= CHUNK_BYTES:
+            parts.append(chunk)
+            size += length
+            continue
+        view = memoryview(chunk)
+        while at < length:
             if size == CHUNK_BYTES:
-                yield wire.request_body_reply(parts[0] if len(parts) == 1 else b"".join(parts), end=False)
+                yield wire.request_body_reply_of(parts, size, end=False)
                 parts, size = [], 0
-            part = chunk[at : at + CHUNK_BYTES - size]
+            part = view[at : at + CHUNK_BYTES - size]
             parts.append(part)
             size += len(part)
             at += len(part)
-    yield wire.request_body_reply(parts[0] if len(parts) == 1 else b"".join(parts), end)
+    yield wire.request_body_reply_of(parts, size, end)
 
 
 _State = TypeVar("_State", Request, Response)

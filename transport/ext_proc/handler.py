@@ -11,6 +11,9 @@ from lean_grpc.status import StatusCode
 
 PROCESS_METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
+#: Batches of a backlog that are sent in one turn of the event loop: some megabytes, in a millisecond or two.
+BATCHES_A_TURN: Final = 4
+
 #: Takes what a processor raised, and the processor, for the log. Must not raise.
 FaultSink = Callable[[Exception, Processor[Any]], None]
 _FAILED: Final = Status(StatusCode.INTERNAL, "the processor failed on this request")
@@ -19,16 +22,24 @@ _FAILED: Final = Status(StatusCode.INTERNAL, "the processor failed on this reque
 class ProcessHandler(Generic[Late]):
     """One ext-proc stream; a `lean_grpc.Handler`."""
 
-    __slots__ = ("_blocked", "_clock", "_exchange", "_on_fault", "_stream")
+    __slots__ = ("_blocked", "_clock", "_exchange", "_on_fault", "_paused", "_soon", "_stream")
 
     def __init__(
-        self, stream: Stream, exchange: Exchange[Late], clock: Callable[[], float], on_fault: FaultSink
+        self,
+        stream: Stream,
+        exchange: Exchange[Late],
+        clock: Callable[[], float],
+        on_fault: FaultSink,
+        soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
+        """`soon` calls a function in the next turn of the event loop, which a large backlog is sent in."""
         self._stream = stream
         self._exchange = exchange
         self._clock = clock
         self._on_fault = on_fault
         self._blocked = False
+        self._soon = soon
+        self._paused = False  # the backlog goes on in the next turn
 
     def opened(self, metadata: Metadata) -> None:
         """Wait for the first message; nothing in the metadata matters."""
@@ -83,8 +94,18 @@ class ProcessHandler(Generic[Late]):
         self._finish_when_sent()
 
     def _pump(self) -> None:
-        while self._exchange.backlog is not None and not self._blocked:
+        batches = 0
+        while self._exchange.backlog is not None and not self._blocked and not self._paused:
             self._blocked = not self._stream.send(*self._exchange.more())
+            batches += 1
+            if batches >= BATCHES_A_TURN and self._soon is not None:
+                self._paused = True
+                self._soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._paused = False
+        if self._exchange.backlog is not None and not self._blocked:
+            self.writable()
 
     def _finish_when_sent(self) -> None:
         exchange = self._exchange

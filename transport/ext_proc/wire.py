@@ -283,6 +283,12 @@ def request_body_reply(body: bytes, end: bool) -> bytes:
     return head + body + _END_OF_STREAM if end else head + body
 
 
+def request_body_reply_of(parts: Sequence[bytes | memoryview], length: int, end: bool) -> bytes:
+    """Encode one piece of the request body that is in several parts, `length` bytes together."""
+    head = _REQUEST_HEADS.get(2 * length + end) or _body_head(_REQUEST_BODY, length, end)
+    return b"".join((head, *parts, _END_OF_STREAM) if end else (head, *parts))
+
+
 def response_body_reply(body: bytes, end: bool) -> bytes:
     """Encode one piece of the response body for the client."""
     length = len(body)

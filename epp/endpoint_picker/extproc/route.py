@@ -45,7 +45,11 @@ def process_route(
 
     def handler(stream: Stream) -> ProcessHandler[Any]:
         return ProcessHandler(
-            stream, Exchange(Picking(router, observer, clock(), clock, turns), budget), clock, note_fault
+            stream,
+            Exchange(Picking(router, observer, clock(), clock, turns), budget),
+            clock,
+            note_fault,
+            soon,
         )
 
     if begin_trace is None:
@@ -54,7 +58,7 @@ def process_route(
 
     def traced(stream: Stream) -> TracedHandler:
         picking = TracedPicking(asks, observer, clock(), clock, turns, begin)
-        return TracedHandler(stream, Exchange(picking, budget), clock, note_fault)
+        return TracedHandler(stream, Exchange(picking, budget), clock, note_fault, soon)
 
     return traced
 

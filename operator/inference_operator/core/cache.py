@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from inference_api.names import POOL_GROUP
-from inference_operator.core.kinds import OBJECTIVES, POOL, Kind, Object
+from inference_operator.core.kinds import OBJECTIVES, POOL, REWRITES, Kind, Object
 from inference_operator.core.naming import pool_of
 
 ObjectKey = tuple[str, str]
@@ -31,12 +31,12 @@ def resource_version(body: Object) -> int:
 def named_by(kind: Kind, body: Object) -> frozenset[str]:
     """Return the names under which `Cache.naming` finds the object.
 
-    For a pool, the picker that it names. For an objective, its pool. For any other object, the pool that it
-    was made for, by annotation and by ownerReferences.
+    For a pool, the picker that it names. For an objective or a rewrite, its pool. For any other object, the
+    pool that it was made for, by annotation and by ownerReferences.
     """
     if kind is POOL:
         return _names(_mapping(_mapping(body.get("spec")).get("endpointPickerRef")).get("name"))
-    if kind in OBJECTIVES:
+    if kind in OBJECTIVES or kind in REWRITES:
         ref = _mapping(_mapping(body.get("spec")).get("poolRef"))
         return _names(ref.get("name")) if ref.get("group", POOL_GROUP) == POOL_GROUP else frozenset()
     owners = body["metadata"].get("ownerReferences") or ()

@@ -65,6 +65,19 @@ OBJECTIVES: Final = tuple(
     Kind(group, names.OBJECTIVE_VERSION, names.OBJECTIVE_PLURAL, names.OBJECTIVE_KIND, READ, ("patch",))
     for group in names.OBJECTIVE_GROUPS
 )
+#: Likewise. A cluster may lack the kind: then no model is rewritten.
+REWRITES: Final = tuple(
+    Kind(
+        group,
+        names.OBJECTIVE_VERSION,
+        names.REWRITE_PLURAL,
+        names.REWRITE_KIND,
+        READ,
+        ("patch",),
+        optional=True,
+    )
+    for group in names.OBJECTIVE_GROUPS
+)
 SERVICE: Final = Kind("", "v1", "services", "Service", OWN)
 SERVICE_ACCOUNT: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount", OWN)
 CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", OWN)

@@ -12,6 +12,7 @@ from inference_operator.core.kinds import (
     OBJECTIVES,
     PICKER,
     POD,
+    REWRITES,
     SERVICE,
     SERVICE_ACCOUNT,
     Kind,
@@ -53,6 +54,7 @@ _BY_KIND: Final[Mapping[Kind, ListKeys]] = {
     DEPLOYMENT: {f"spec.template.spec.{path}": keys for path, keys in _POD.items()},
     PICKER: _CONDITIONS,
     **dict.fromkeys(OBJECTIVES, _CONDITIONS),
+    **dict.fromkeys(REWRITES, _CONDITIONS),
 }
 _BY_TYPE: Final = {(kind.api_version, kind.kind): {**_METADATA, **keys} for kind, keys in _BY_KIND.items()}
 _KEY_DEFAULTS: Final = {"protocol": "TCP"}

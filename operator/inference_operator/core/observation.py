@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from inference_api import names
 from inference_api.endpoint_picker import EndpointPicker, EndpointPickerSpec, EndpointPickerStatus
+from inference_api.inference_model_rewrite import InferenceModelRewrite
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import EndpointPickerRef, InferencePool
 from inference_operator.core.endpoints import EndpointTally
@@ -75,6 +76,8 @@ class Access:
     """Kinds that cannot be listed, watched or patched: the operator makes no object of them."""
     objectives: Kind | None = None
     """The kind of InferenceObjective in use: the first of the groups that is served."""
+    rewrites: Kind | None = None
+    """The kind of InferenceModelRewrite in use: that of the first group that is served and readable."""
     ignored: Kind | None = None
     """The other InferenceObjective kind, if it is served and readable too: its objects are only counted."""
 
@@ -121,6 +124,8 @@ class Observation:
     rivals: tuple[Rival, ...] = ()
     objectives: tuple[InferenceObjective, ...] = ()
     """Objectives that point at this pool, by name."""
+    rewrites: tuple[InferenceModelRewrite, ...] = ()
+    """Model rewrites that point at this pool, oldest first."""
     ignored_objectives: int = 0
     """Objectives of `Access.ignored` that point at this pool."""
     endpoints: EndpointTally = field(default_factory=EndpointTally)

@@ -288,6 +288,17 @@ OBJECTIVE_POOL_NOT_MANAGED: Final = Reason(
     "PoolNotManaged", "Headroom does not run the picker of pool {pool} ({reason})."
 )
 
+# Model rewrites
+REWRITE_ACCEPTED: Final = Reason("Accepted", "The picker of pool {pool} uses these rules.")
+REWRITE_HIDDEN: Final = Reason(
+    "Overlaps", "The picker of pool {pool} uses these rules, but an older rewrite comes first for: {models}."
+)
+REWRITE_PARTLY_WEIGHTED: Final = Reason(
+    "PartlyWeighted",
+    "The picker of pool {pool} uses these rules. A rule has targets with a weight and targets without: those "
+    "without get no requests. Give every target of the rule a weight, or none.",
+)
+
 # The standalone proxy's entry in a pool's status.parents
 PROXY_ACCEPTS: Final = Reason("Accepted", "Headroom's standalone proxy routes to this pool.")
 PROXY_RESOLVES: Final = Reason("ResolvedRefs", "The proxy asks the picker Service {service}.")

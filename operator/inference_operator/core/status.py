@@ -24,7 +24,7 @@ from inference_operator.core.connections import judge_endpoints, judge_gateways,
 from inference_operator.core.desired import proxy
 from inference_operator.core.desired.config_maps import priority_table
 from inference_operator.core.desired.intent import Intent
-from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL, Kind
+from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL, REWRITES, Kind
 from inference_operator.core.naming import SERVICE_NAME_LIMIT, proxy_name
 from inference_operator.core.observation import Denied, Failure, Observation
 from inference_operator.core.ownership import Stance, Verdict
@@ -148,6 +148,8 @@ def _rights_missed(seen: Observation, intents: Sequence[Intent]) -> list[str]:
 
 
 def _needs(seen: Observation, right: Denied, wanted: frozenset[Kind]) -> bool:
+    if right.kind in REWRITES:
+        return bool(seen.rewrites) or not right.subresource
     if right.kind.optional and right.kind not in wanted:
         return False
     if right.kind is EVENT:

@@ -11,6 +11,7 @@ from inference_operator.core.kinds import (
     PICKER,
     POD,
     POOL,
+    REWRITES,
     Kind,
 )
 from inference_operator.core.observation import Access, Denied
@@ -33,7 +34,8 @@ async def look(api: Api, namespaces: tuple[str, ...], child_kinds: tuple[Kind, .
     ignored = next((kind for kind in OBJECTIVES if kind in served and kind is not objectives), None)
     if ignored is not None and _hidden(await _missing(api, ignored, namespaces)):
         ignored = None  # its objects are only counted: a missing right is no condition
-    used = [POOL, PICKER, *child_kinds, POD, EVENT, *([objectives] if objectives else [])]
+    rewrites = next((kind for kind in REWRITES if kind in served), None)
+    used = [POOL, PICKER, *child_kinds, POD, EVENT, *(each for each in (objectives, rewrites) if each)]
     rights = {kind: await _missing(api, kind, namespaces) for kind in used if kind in served}
     watched = {kind for kind, missing in rights.items() if not _hidden(missing)} - {EVENT, POD}
     # Without the right to watch CRDs, a new one is found in the next resync.
@@ -47,13 +49,14 @@ async def look(api: Api, namespaces: tuple[str, ...], child_kinds: tuple[Kind, .
         lacking=lacking,
         blind=frozenset(each.kind for each in lacking if each.blinds),
         objectives=objectives,
+        rewrites=rewrites,
         ignored=ignored,
     )
     return Reach(access=access, watchable=frozenset(watched))
 
 
 async def _served(api: Api, child_kinds: tuple[Kind, ...]) -> frozenset[Kind]:
-    kinds = (POOL, PICKER, *OBJECTIVES, *child_kinds, POD, EVENT)
+    kinds = (POOL, PICKER, *OBJECTIVES, *REWRITES, *child_kinds, POD, EVENT)
     versions = sorted({(kind.group, kind.version) for kind in kinds})
     found = dict(zip(versions, await gather(*(api.served(*version) for version in versions)), strict=True))
     return frozenset(kind for kind in kinds if kind.plural in found[kind.group, kind.version])

@@ -15,7 +15,17 @@ from pydantic import ValidationError
 
 from inference_operator.core.cache import Cache, ObjectKey, resource_version
 from inference_operator.core.event_mapping import keys_of
-from inference_operator.core.kinds import CHILD_KINDS, CRD, OBJECTIVES, PICKER, POOL, Kind, Object, PoolKey
+from inference_operator.core.kinds import (
+    CHILD_KINDS,
+    CRD,
+    OBJECTIVES,
+    PICKER,
+    POOL,
+    REWRITES,
+    Kind,
+    Object,
+    PoolKey,
+)
 from inference_operator.core.overlap import Scope, in_words
 from inference_operator.core.ownership import Stance
 from inference_operator.core.queue import WorkQueue
@@ -61,7 +71,8 @@ _RESYNC_LIMIT: Final = 600.0
 _SPREAD: Final = 0.8
 #: API groups whose CRDs, when installed or removed, start a resync.
 _CRD_GROUPS: Final = frozenset(
-    kind.group for kind in (POOL, PICKER, *OBJECTIVES, *(kind for kind in CHILD_KINDS if kind.optional))
+    kind.group
+    for kind in (POOL, PICKER, *OBJECTIVES, *REWRITES, *(kind for kind in CHILD_KINDS if kind.optional))
 )
 
 

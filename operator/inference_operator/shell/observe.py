@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from cluster_client.pods import has_ready_condition
 from cluster_client.selectors import selector_query
+from inference_api.inference_model_rewrite import InferenceModelRewrite
 from inference_api.inference_objective import InferenceObjective
 from inference_api.inference_pool import InferencePool
 from inference_operator.core.cache import Cache
@@ -28,6 +29,7 @@ from inference_operator.core.kinds import (
 from inference_operator.core.naming import APP_LABEL
 from inference_operator.core.observation import Access, ChildKey, Observation, Rival
 from inference_operator.core.ownership import invalid_label_key, ours
+from inference_operator.core.rewrites import by_age
 from inference_operator.core.rollout import rolled_out
 from inference_operator.core.settings import Settings
 from inference_operator.shell.api import Api, ApiError
@@ -79,6 +81,7 @@ class Reader:
             settings=self._settings,
             now=datetime.now(UTC),
             objectives=self._objectives(key, self.access.objectives),
+            rewrites=self._rewrites(key, self.access.rewrites),
             ignored_objectives=len(self._objectives(key, self.access.ignored)),
             access=self._access(namespace),
         )
@@ -124,6 +127,13 @@ class Reader:
         else:
             self._parsed.pop((kind, key), None)
         return tuple(found for _, (_, found) in sorted(parsed.items()) if found is not None)
+
+    def _rewrites(self, key: PoolKey, kind: Kind | None) -> tuple[InferenceModelRewrite, ...]:
+        namespace, name = key
+        if kind is None:
+            return ()
+        found = [_rewrite(body) for body in self._cache.naming(kind, namespace, name)]
+        return by_age(each for each in found if each is not None)
 
     def _rivals(self, seen: Observation) -> tuple[Rival, ...]:
         rivals = []
@@ -173,7 +183,8 @@ class Reader:
 
     def _access(self, namespace: str) -> Access:
         """Return the access in the namespace. Kinds that were not listed yet count as blind."""
-        read = {PICKER, *CHILD_KINDS} | ({self.access.objectives} if self.access.objectives else set())
+        read = {PICKER, *CHILD_KINDS}
+        read |= {each for each in (self.access.objectives, self.access.rewrites) if each}
         unknown = (read & self.access.served) - self._cache.synced
         access = self.access.within(namespace)
         return replace(access, blind=access.blind | unknown)
@@ -225,6 +236,18 @@ def _objective(body: Object) -> InferenceObjective | None:
         metadata = body["metadata"]
         log.warning(
             "objective not understood", extra={"object": f"{metadata['namespace']}/{metadata['name']}"}
+        )
+        return None
+
+
+def _rewrite(body: Object) -> InferenceModelRewrite | None:
+    """Return the rewrite; None when its type refuses what another version's CRD admitted."""
+    try:
+        return InferenceModelRewrite.model_validate(body)
+    except ValidationError:
+        metadata = body["metadata"]
+        log.warning(
+            "model rewrite not understood", extra={"object": f"{metadata['namespace']}/{metadata['name']}"}
         )
         return None
 

@@ -72,7 +72,7 @@ class Pass:
         if seen.pool_object is None:
             self._applier.forget(key)
             self._asker.forget(key)
-        if seen.pool_object is None and seen.picker_object is None and not seen.objectives:
+        if seen.pool_object is None and seen.picker_object is None and not (seen.objectives or seen.rewrites):
             return Result()
         intents = desired(seen, verdict)
         outcome = await self._applier.carry_out(seen, intents)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from inference_api.endpoint_picker import ACCEPTED
+from inference_api.inference_model_rewrite import InferenceModelRewrite
 from inference_api.inference_objective import InferenceObjective
 from inference_api.meta import Condition, api_time, carry_times
 from inference_api.names import PICKER_ANNOTATION
@@ -16,11 +17,12 @@ from inference_operator.core import reasons
 from inference_operator.core.cache import Cache
 from inference_operator.core.desired.config_maps import has_written_priorities
 from inference_operator.core.drift import drift, owned_fields
-from inference_operator.core.kinds import EVENT, PICKER, POOL, Object
+from inference_operator.core.kinds import EVENT, PICKER, POOL, Kind, Object
 from inference_operator.core.naming import FIELD_MANAGER, REPORT_MANAGER
 from inference_operator.core.observation import Observation
 from inference_operator.core.ownership import Stance, Verdict
 from inference_operator.core.reasons import Finding
+from inference_operator.core.rewrites import hidden_names, is_partly_weighted
 from inference_operator.core.status import Report, has_picker_to_tell
 from inference_operator.shell.api import Api, ApiError
 
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 #: Events remembered so that a repeated one is counted instead of made again.
 _EVENT_MEMORY: Final = 1024
 _EVENT_MESSAGE_LIMIT: Final = 1000
+#: What has a condition of its own.
+Told = InferenceObjective | InferenceModelRewrite
+#: Models that a message names, at most.
+_MOST_NAMED: Final = 5
 #: Objectives whose status is written at the same time.
 _AT_ONCE: Final = 16
 
@@ -51,7 +57,7 @@ class Reporter:
             await self._event(seen, finding, good=True)
 
     async def tell_objectives(self, seen: Observation, verdict: Verdict, woken: Callable[[], bool]) -> None:
-        """Write the conditions of the pool's objectives, _AT_ONCE at a time, until `woken` returns True.
+        """Write the conditions of objectives and rewrites, _AT_ONCE at a time, until `woken` returns True.
 
         There may be thousands: a pass for a new priority must not wait for all these writes. Writes nothing
         while the ConfigMap lacks the present priorities, as while paused or after a refusal: Accepted would
@@ -59,10 +65,19 @@ class Reporter:
         """
         if verdict.stance is Stance.MANAGED and not has_written_priorities(seen):
             return
-        due = [body for each in seen.objectives if (body := self._due_status(seen, verdict, each))]
+        due = [
+            (kind, body)
+            for kind, told in (
+                (seen.access.objectives, seen.objectives),
+                (seen.access.rewrites, seen.rewrites),
+            )
+            if kind is not None
+            for each in told
+            if (body := self._due_status(seen, verdict, kind, each))
+        ]
         for start in range(0, len(due), _AT_ONCE):
-            writes = (self._write_status(seen, body) for body in due[start : start + _AT_ONCE])
-            await gather(*(self._guard(seen, "objective", write) for write in writes))
+            writes = (self._write_status(kind, body) for kind, body in due[start : start + _AT_ONCE])
+            await gather(*(self._guard(seen, "condition", write) for write in writes))
             if woken():
                 return
 
@@ -121,13 +136,8 @@ class Reporter:
         if seen.picker_object is None:
             await self._event(seen, report.summary, good=word == reasons.READY.word)
 
-    def _due_status(
-        self, seen: Observation, verdict: Verdict, objective: InferenceObjective
-    ) -> Object | None:
-        """Return the status to apply to the objective; None when the objective has it already."""
-        kind = seen.access.objectives
-        if kind is None:
-            return None
+    def _due_status(self, seen: Observation, verdict: Verdict, kind: Kind, objective: Told) -> Object | None:
+        """Return the status to apply to the objective or rewrite; None when it has it already."""
         live = self._cache.get(kind, seen.namespace, objective.metadata.name)
         if live is None or not _speaks(seen, verdict, live):
             return None
@@ -141,11 +151,9 @@ class Reporter:
         }
         return None if drift(body, live, FIELD_MANAGER, "status") is None else body
 
-    async def _write_status(self, seen: Observation, body: Object) -> None:
-        kind = seen.access.objectives
-        if kind is not None:
-            written = await self._api.apply(kind, body, FIELD_MANAGER, force=False, subresource="status")
-            self._cache.put(kind, written)
+    async def _write_status(self, kind: Kind, body: Object) -> None:
+        written = await self._api.apply(kind, body, FIELD_MANAGER, force=False, subresource="status")
+        self._cache.put(kind, written)
 
     async def _event(self, seen: Observation, finding: Finding, *, good: bool) -> None:
         about, kind = (
@@ -206,10 +214,21 @@ def _speaks(seen: Observation, verdict: Verdict, objective: Object) -> bool:
     return verdict.stance is Stance.LET_GO and bool(owned_fields(objective, FIELD_MANAGER, "status"))
 
 
-def _objective_condition(seen: Observation, verdict: Verdict, objective: InferenceObjective) -> Condition:
-    priority = (objective.spec.priority or 0) if objective.spec else 0
+def _accepted(seen: Observation, objective: Told) -> Finding:
+    """Return what the picker makes of the object."""
+    if isinstance(objective, InferenceObjective):
+        priority = (objective.spec.priority or 0) if objective.spec else 0
+        return reasons.OBJECTIVE_ACCEPTED.say(pool=seen.pool_name, priority=priority)
+    if is_partly_weighted(objective):
+        return reasons.REWRITE_PARTLY_WEIGHTED.say(pool=seen.pool_name)
+    if hidden := hidden_names(objective, seen.rewrites):
+        return reasons.REWRITE_HIDDEN.say(pool=seen.pool_name, models=", ".join(hidden[:_MOST_NAMED]))
+    return reasons.REWRITE_ACCEPTED.say(pool=seen.pool_name)
+
+
+def _objective_condition(seen: Observation, verdict: Verdict, objective: Told) -> Condition:
     if verdict.stance is Stance.MANAGED:
-        finding = reasons.OBJECTIVE_ACCEPTED.say(pool=seen.pool_name, priority=priority)
+        finding = _accepted(seen, objective)
     elif seen.pool_object is None:
         finding = reasons.OBJECTIVE_POOL_NOT_FOUND.say(pool=seen.pool_name)
     else:

@@ -38,7 +38,7 @@ def test_the_operator_is_granted_exactly_the_verbs_that_its_code_names() -> None
         "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
         "subjectaccessreviews.authorization.k8s.io": {"create"},
     }
-    own = (kinds.POOL, kinds.PICKER, *kinds.OBJECTIVES, *kinds.CHILD_KINDS)
+    own = (kinds.POOL, kinds.PICKER, *kinds.OBJECTIVES, *kinds.REWRITES, *kinds.CHILD_KINDS)
     for kind in (*own, kinds.POD, kinds.EVENT, kinds.LEASE, kinds.CRD):
         wanted[kind.resource] = set(kind.verbs)
         if kind.status_verbs:

@@ -21,14 +21,19 @@ _QUOTE, _BACKSLASH, _COMMA = 34, 92, 44
 _OPEN, _CLOSE = 0x7B, 0x7D  # of `[`, `{` and of `]`, `}` with bit 5 set
 
 
+#: Deepest nesting that is read. Model servers fail near a thousand levels.
+MAX_DEPTH: Final = 512
+
+
 class Nest:
     """How far a scan inside brackets has come. Its windows begin outside strings."""
 
-    __slots__ = ("deepest", "depth", "escaped", "in_string", "string_at")
+    __slots__ = ("depth", "escaped", "fault", "in_string", "string_at")
 
     def __init__(self) -> None:
         self.depth = 0
-        self.deepest = 0
+        self.fault = ""
+        """Why the scan cannot go on; the first of the reasons."""
         self.in_string = False
         """The window ended within a string."""
         self.escaped = False
@@ -39,16 +44,19 @@ class Nest:
     def scan(self, data: bytes, start: int) -> int:
         """Go on at data[start:]; return the place after the bracket that closes depth 0, -1 without one."""
         window: Bytes = np.frombuffer(data, np.uint8, offset=start)
-        quotes, self.escaped = _quotes(window)
+        slashes: Places = np.flatnonzero(window == _BACKSLASH)
+        quotes, self.escaped = _quotes(window, slashes)
         places, steps = _brackets(window, quotes)
         depths = self.depth + np.cumsum(steps)
-        ends = np.flatnonzero(depths == 0)
-        if ends.size:
-            self.deepest = max(self.deepest, int(depths[: ends[0] + 1].max(initial=0)))
-            self.depth = 0
-            return start + int(places[ends[0]]) + 1
+        stray = _first(_outside(slashes, quotes)) if slashes.size else _NOWHERE
+        deep = _first(places[depths > MAX_DEPTH])
+        end = _first(places[depths == 0])
+        if end < min(stray, deep):
+            return start + end + 1
+        if stray < _NOWHERE or deep < _NOWHERE:
+            self.fault = "nested too deeply" if deep < stray else "not JSON: a backslash is outside strings"
+            return -1
         if depths.size:
-            self.deepest = max(self.deepest, int(depths.max()))
             self.depth = int(depths[-1])
         self.in_string = bool(quotes.size & 1)
         if self.in_string:
@@ -56,10 +64,16 @@ class Nest:
         return -1
 
 
-def _quotes(window: Bytes) -> tuple[Places, bool]:
+_NOWHERE: Final = 1 << 62
+
+
+def _first(places: Places) -> int:
+    return int(places[0]) if places.size else _NOWHERE
+
+
+def _quotes(window: Bytes, slashes: Places) -> tuple[Places, bool]:
     """Return the places of the quotes that no backslash escapes, and whether the byte after the end is."""
     quotes: Places = np.flatnonzero(window == _QUOTE)
-    slashes: Places = np.flatnonzero(window == _BACKSLASH)
     if not slashes.size:
         return quotes, False
     begins = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
@@ -87,13 +101,18 @@ def _brackets(window: Bytes, quotes: Places) -> tuple[Places, NDArray[Any]]:
     return places[order], steps[order]
 
 
+def commas(raw: bytes) -> int:
+    """Return how many commas there are, within strings as well: a bound on the elements of an array."""
+    return int(np.count_nonzero(np.frombuffer(raw, np.uint8) == _COMMA))
+
+
 def elements(raw: bytes) -> Iterator[bytes]:
     """Yield the elements of a JSON array, window by window; of an array that is cut off, the last is, too."""
     begin, at, depth = 1, 1, 1
     inside = False  # the window begins within a string
     while at < len(raw):
         window: Bytes = np.frombuffer(raw, np.uint8, min(WINDOW_BYTES, len(raw) - at), at)
-        quotes, escaped = _quotes(window)
+        quotes, escaped = _quotes(window, np.flatnonzero(window == _BACKSLASH))
         if escaped and at + window.size < len(raw):  # an escape is not cut
             window = window[:-1]
         if inside:
@@ -102,10 +121,10 @@ def elements(raw: bytes) -> Iterator[bytes]:
         depths = depth + np.cumsum(steps)
         ends = np.flatnonzero(depths == 0)
         close = int(places[ends[0]]) if ends.size else -1
-        commas = _outside(np.flatnonzero(window == _COMMA), quotes)
-        before = np.searchsorted(places, commas)
+        places_of_commas = _outside(np.flatnonzero(window == _COMMA), quotes)
+        before = np.searchsorted(places, places_of_commas)
         level = np.concatenate((np.array([depth]), depths))[before]
-        for comma in commas[level == 1].tolist():
+        for comma in places_of_commas[level == 1].tolist():
             if 0 <= close < comma:
                 break
             yield raw[begin : at + comma].strip()

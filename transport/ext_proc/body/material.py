@@ -43,10 +43,16 @@ _MEDIA_TYPES: Final = frozenset(
 #: JSON text: a value as it is written.
 Raw = bytes | msgspec.Raw
 
+#: Longest string, in bytes, whose \\u escapes are decoded: looking for them takes longer than all the rest.
+_MAX_UNESCAPED: Final = 16_384
+#: Elements of an array that are found in one step, at most: some milliseconds.
+_MOST_AT_ONCE: Final = 32_768
+_QUOTE: Final = ord('"')
 _OPAQUE: Final = re.compile(rb'(?:data:[^,"\\]{0,256},)?[A-Za-z0-9+/=_-]{512}')
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _as_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _as_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_as_messages: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _as_ids: Final = msgspec.json.Decoder(list[int]).decode
 _as_text: Final = msgspec.json.Decoder(str).decode
 
@@ -100,13 +106,15 @@ def _condense(found: re.Match[bytes]) -> bytes:
 
 def text(raw: Raw) -> bytes:
     """Return what a JSON string, or the beginning of one, holds."""
-    given = bytes(raw)
-    end = -1 if len(given) > 1 and given.endswith(b'"') else len(given)
-    inner = given[1:end]
+    given = memoryview(raw)
+    end = given.nbytes
+    if end > 1 and given[-1] == _QUOTE:
+        end -= 1
+    inner = bytes(given[1:end])
     if len(inner) > LONG_BYTES and is_opaque(inner):
         return digest(inner)
     inner = inner[:MAX_MATERIAL_BYTES]
-    return _unescaped(inner) if b"\\u" in inner else inner
+    return _unescaped(inner) if len(inner) <= _MAX_UNESCAPED and b"\\u" in inner else inner
 
 
 def _unescaped(inner: bytes) -> bytes:
@@ -154,18 +162,28 @@ def messages(value: Value) -> Iterator[bytes]:
     if not value.raw.startswith(b"["):
         yield whole(value.raw)
         return
+    if value.whole and _few(value.raw):
+        try:
+            found = _as_messages(value.raw)
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+        else:
+            for fields in found:
+                yield START
+                yield from _message(fields)
+            return
     for raw in elements(value):
         yield START
-        yield from message(raw)
+        try:
+            fields = _as_fields(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            yield whole(raw)
+        else:
+            yield from _message(fields)
 
 
-def message(raw: Raw) -> Iterator[bytes]:
+def _message(fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
     """Lay out one message: role, content, then the other fields in the order in which they are written."""
-    try:
-        fields = _as_fields(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        yield whole(raw)
-        return
     role = fields.pop("role", None)
     yield text(role) if role is not None else b""
     yield NEXT
@@ -245,10 +263,15 @@ def _ids(value: Value) -> Iterator[bytes]:
             yield whole(run)
 
 
+def _few(raw: bytes) -> bool:
+    """Tell whether an array has few enough elements to find all of them in one step."""
+    return len(raw) <= _MOST_AT_ONCE or brackets.commas(raw) < _MOST_AT_ONCE
+
+
 def elements(value: Value) -> Iterator[Raw]:
     """Yield the elements of a JSON array; of an array that goes on, the last one may be cut."""
     raw = value.raw
-    if value.whole and (len(raw) <= 4096 or raw.count(b",") < 1024):
+    if value.whole and _few(raw):
         try:
             yield from _as_list(raw)
         except (msgspec.MsgspecError, RecursionError):

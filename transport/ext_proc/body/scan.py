@@ -17,8 +17,6 @@ from xxhash import xxh3_128
 from ext_proc.body.brackets import WINDOW_BYTES, Nest
 from ext_proc.body.material import DIGEST, LONG_BYTES, OPAQUE_BYTES, is_opaque
 
-#: Deepest nesting that is read. Model servers fail near a thousand levels.
-MAX_DEPTH: Final = 512
 #: Most keys of the object.
 MAX_KEYS: Final = 10_000
 #: Longest key that is compared, in bytes; a longer one is none of those asked for.
@@ -318,8 +316,8 @@ class Scanner:
         while True:
             start = self._at
             end = nest.scan(self._data, start)
-            if nest.deepest > MAX_DEPTH:
-                raise NotReadError("nested too deeply")
+            if nest.fault:
+                raise NotReadError(nest.fault)
             stop = end if end >= 0 else len(self._data)
             if kept is not None:
                 kept.add(self._data, start, stop)

@@ -3,15 +3,17 @@
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from inference_api import names
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
 from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND
-from inference_api.priority_table import ObjectiveEntry, PriorityTable
+from inference_api.priority_table import ObjectiveEntry, PriorityTable, RewriteEntry
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.kinds import CONFIG_MAP
 from inference_operator.core.naming import child_metadata, config_name, priorities_name
 from inference_operator.core.observation import Observation
+from inference_operator.core.rewrites import compiled
 
 
 def desired(seen: Observation) -> tuple[Intent, Intent]:
@@ -32,11 +34,22 @@ def desired(seen: Observation) -> tuple[Intent, Intent]:
 
 
 def _priorities_text(seen: Observation) -> str:
-    """Return the table of priorities; the text in the ConfigMap while objectives cannot be read."""
+    """Return the table; while objectives or rewrites cannot be read, those in the ConfigMap stay."""
     live = seen.child(CONFIG_MAP, priorities_name(seen.picker_name))
-    if live is not None and seen.access.objectives in seen.access.blind:
-        return str((live.get("data") or {}).get(names.PRIORITIES_KEY, "")) or priority_table(seen).dump()
-    return priority_table(seen).dump()
+    access, table = seen.access, priority_table(seen)
+    text = "" if live is None else str((live.get("data") or {}).get(names.PRIORITIES_KEY, ""))
+    if text and access.objectives in access.blind:
+        return text
+    if text and access.rewrites in access.blind:
+        table = table.model_copy(update={"rewrites": _written_rewrites(text)})
+    return table.dump()
+
+
+def _written_rewrites(text: str) -> tuple[RewriteEntry, ...]:
+    try:
+        return PriorityTable.model_validate_json(text).rewrites
+    except ValidationError:
+        return ()
 
 
 def config_text(config: dict[str, Any] | None) -> str:
@@ -54,7 +67,7 @@ def has_written_priorities(seen: Observation) -> bool:
 
 
 def priority_table(seen: Observation) -> PriorityTable:
-    """Return the priorities of the pool's objectives that are not being deleted."""
+    """Return the priorities of the pool's objectives, and its rewrites, that are not being deleted."""
     return PriorityTable(
         objectives={
             objective.metadata.name: ObjectiveEntry(
@@ -63,5 +76,6 @@ def priority_table(seen: Observation) -> PriorityTable:
             )
             for objective in seen.objectives
             if objective.metadata.deletion_timestamp is None
-        }
+        },
+        rewrites=compiled(seen.rewrites),
     )

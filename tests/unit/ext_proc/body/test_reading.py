@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from body_reading import in_pieces, parse
+from ext_proc.body.brackets import MAX_DEPTH
 from ext_proc.body.reading import InvalidBodyError, ParsedBody, model_span
-from ext_proc.body.scan import MAX_DEPTH, MAX_KEYS, Scanner
+from ext_proc.body.scan import MAX_KEYS, Scanner
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -86,7 +87,7 @@ BODIES = st.dictionaries(
     indent=st.sampled_from([None, 1]),
     cuts=st.lists(st.integers(0, 10_000), max_size=8),
 )
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_chunking_is_read_like_the_whole(
     fields: dict[str, Any], ascii_only: bool, indent: int | None, cuts: list[int]
 ) -> None:
@@ -99,7 +100,7 @@ def test_any_chunking_is_read_like_the_whole(
 
 
 @given(body=st.binary(max_size=80), cuts=st.lists(st.integers(0, 80), max_size=4))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_bytes_are_judged_alike_however_they_come(body: bytes, cuts: list[int]) -> None:
     body = b'{"model":"m",' + body
     assert outcome(COMPLETIONS, cut(body, cuts)) == outcome(COMPLETIONS, [body])
