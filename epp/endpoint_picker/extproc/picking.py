@@ -19,6 +19,7 @@ from endpoint_picker.request import ConditionalRequest, InferenceRequest
 from endpoint_picker.rewrites import Rewrites
 from ext_proc import wire
 from ext_proc.body.api import Form
+from ext_proc.body.apis import state_in
 from ext_proc.body.encodings import decoder
 from ext_proc.body.reading import (
     WHOLE_BYTES,
@@ -133,6 +134,8 @@ class Picking:
         self._request = kind(
             request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
         )
+        if headers.api is None and "/responses/" in headers.path:
+            self._request.state = state_in(headers.path)
         if not (headers.ends if body is None else headers.holds) or not self._is_read():
             return self._decide(resume, now)  # the body is not seen, or not read
         if not body or not size:
@@ -260,7 +263,8 @@ class Picking:
         request.prompt_bytes = prompt_bytes(parsed, request.body_bytes)
         record.streaming = request.stream = parsed.stream
         request.max_tokens = parsed.max_tokens
-        request.state = parsed.state
+        if parsed.state:
+            request.state = parsed.state
         rewrites = self._router.reading().rewrites
         if rewrites is not None:
             self._rewrite(rewrites, parsed, body)

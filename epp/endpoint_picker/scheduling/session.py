@@ -28,6 +28,10 @@ MAX_SESSIONS: Final = 100_000
 #: Sessions that one search forgets at most, in well under a millisecond; the next request goes on.
 _SWEPT_AT_A_TIME: Final = 256
 
+#: Request attribute with the id of the response or conversation that a request goes on with. A plugin that
+#: goes by it also binds the id of each response to the endpoint that gave it.
+RESPONSE_STATE: Final = "ResponseState"
+
 HeaderName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[!#-'*+.0-9A-Z^_`a-z|~-]+$")]
 
 
@@ -92,7 +96,16 @@ class SessionAffinityParams(PluginParams):
 class SessionAffinity(Follower):
     """What both session-affinity plugins share: it binds sessions to endpoints and finds the bound one."""
 
-    __slots__ = ("_clock", "_header", "_ids", "_profile", "_sessions", "_swept_at", "_table")
+    __slots__ = (
+        "_binds_responses",
+        "_clock",
+        "_header",
+        "_ids",
+        "_profile",
+        "_sessions",
+        "_swept_at",
+        "_table",
+    )
     params_type = SessionAffinityParams
 
     def __init__(self, params: SessionAffinityParams) -> None:
@@ -100,6 +113,8 @@ class SessionAffinity(Follower):
         self._ids = (
             (params.session_id_config or SessionIdConfig()) if params.strategy == "session_id" else None
         )
+        sources = self._ids.sources if self._ids else ()
+        self._binds_responses = any(each.attribute == RESPONSE_STATE for each in sources)
         encoded = params.encoded_endpoint_header_config or EncodedEndpointHeaderConfig()
         self._header = encoded.header.lower()
         self._sessions: OrderedDict[str, tuple[int, int, float]] = OrderedDict()
@@ -184,6 +199,15 @@ class SessionAffinity(Follower):
                 name = f"{endpoint.namespace}/{endpoint.name}"
                 return ((self._header, base64.b64encode(name.encode()).decode("ascii")),)
         return ()
+
+    @override
+    def ended(self, decision: Decision, record: Record) -> None:
+        """Bind the response to the endpoint that holds its state, for the request that goes on with it."""
+        if not self._binds_responses or not record.response_id or record.response_status >= 400:
+            return
+        for reservation in decision.reservations:
+            if self._concerns(reservation) and len(record.response_id) <= MAX_SESSION:
+                self._bind(record.response_id, reservation)
 
     def _served_row(self, decision: Decision, reservation: Reservation, record: Record) -> int | None:
         first = decision.reservations[0]

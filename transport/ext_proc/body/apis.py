@@ -1,5 +1,6 @@
 """The inference APIs by path: its last whole segments count, whatever stands before them. Pure."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ APIS: Final[tuple[Api, ...]] = (
     *vertex.APIS,
     *pooling.APIS,
 )
+_RESPONSE: Final = re.compile(r"/responses/([^/]{1,256})")
 _BY_PATH: Final[Mapping[str, Api]] = {path: api for api in APIS for path in api.paths}
 _MOST_SEGMENTS: Final = max(path.count("/") for path in _BY_PATH) + 1
 #: Paths that end like those of an API and belong to another one: messages of OpenAI's threads.
@@ -44,3 +46,9 @@ def api_of(path: str) -> Api | None:
     if len(path) <= 256:
         _known[path] = found
     return found
+
+
+def state_in(path: str) -> str:
+    """Return the id of the response that a path names, as in GET /v1/responses/resp_1; "" for none."""
+    found = _RESPONSE.search(path)
+    return found[1] if found else ""

@@ -119,7 +119,9 @@ def read(
     reading = Reading(api, prompt=prompt, boundary=boundary)
     reading.feed(body)
     reading.end()
-    reading.advance()
+    if len(body) <= _SMALL_BYTES:
+        while not reading.done:
+            reading.advance()
     return reading.result() if reading.done else reading
 
 

@@ -781,6 +781,16 @@ def reads(
     return check
 
 
+def response_state_producer() -> None:
+    plugin, pool = made("response-state-producer", S(), {})
+    request, _candidates = asked(S(), pool)
+    plugin.read(request)
+    assert request.attributes == {}
+    request.state = "resp_1"
+    plugin.read(request)
+    assert request.attributes == {"ResponseState": "resp_1"}
+
+
 def topology_extractor() -> None:
     plugin, _pool = made("topology-extractor", S(), {})
     assert plugin.place_of(Endpoint("p", "ns", "10.0.0.1", 80, labels=PLACES[0])) == ("", "r", "z", "")
@@ -926,6 +936,7 @@ OTHERS: dict[str, Callable[[], None]] = {
     "session-id-producer": reads(
         "session-id-producer", {"cookieName": "sid"}, {"cookie": "x=1; sid=s7"}, {"SessionID": "s7"}
     ),
+    "response-state-producer": response_state_producer,
     "topology-extractor": topology_extractor,
     "inflight-load-producer": inflight_load_producer,
     "dcgm-data-source": dcgm_data_source,
