@@ -275,6 +275,7 @@ class PoolRouter:
                 refused=self._note_refusal,
                 on_fault=self._note_fault,
                 observer=self._flow_observer,
+                waited=self._note_wait,
             )
             flow.shared_by(self._replicas)
             if self._room.is_draining:
@@ -290,6 +291,7 @@ class PoolRouter:
     def _decide_late(self, queued: Queued) -> None:
         """Decide on a request of a queue that is no more."""
         try:
+            queued.restore()
             answer = self.scheduler.decide(queued.request, queued.subset)
             if isinstance(answer, Hold):
                 waiting = self._wait(queued.request, queued.subset, queued.resume, answer)
@@ -301,6 +303,10 @@ class PoolRouter:
             self._note_fault(fault)
             answer = INTERNAL
         queued.resume(answer)
+
+    def _note_wait(self, queued: Queued, waited_s: float) -> None:
+        wait = (waited_s, queued.position, queued.priority, queued.tenant)
+        self.decisions.note_wait(queued.request.request_id, wait)
 
     def _note_refusal(self, request: InferenceRequest, refusal: Refusal, waited: bool) -> None:
         self.decisions.unscheduled(request, refusal, waited=waited)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from sys import intern
 from typing import Final
 
 from typing_extensions import override
@@ -153,6 +154,11 @@ class RequestHeaders:
         self.if_available = _PREFER in found and _prefers(found[_PREFER])
         """The client wants an answer only if the prompt is cached."""
         self.objective = found.get(OBJECTIVE_HEADER) or found.get(OLD_OBJECTIVE_HEADER, "")
+
+    def share_texts(self) -> None:
+        """Keep one copy of the texts that most requests have, for requests that are kept for long."""
+        self.method, self.path = intern(self.method), intern(self.path)
+        self.content_type = intern(self.content_type)
 
     @property
     def holds(self) -> bool:

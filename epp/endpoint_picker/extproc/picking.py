@@ -7,12 +7,14 @@ exchange ends, `Router.ended` is called exactly once for its decision.
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from sys import intern
 from typing import Final
 
 from endpoint_picker.decision import Decision, Refusal, Router
 from endpoint_picker.extproc.headers import WITH_BODY, RequestHeaders, ResponseHeaders, is_json
 from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
+from endpoint_picker.flowcontrol.queued import Queued
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import ConditionalRequest, InferenceRequest
@@ -150,7 +152,14 @@ class Picking:
             self._take(parsed, body)
         except InvalidBodyError as error:
             return self._refuse_body(error, now)
-        return self._decide(resume, now)
+        answer = self._decide(resume, now)
+        if isinstance(answer, Queued):
+            headers.share_texts()
+            record.model = answer.request.model = intern(answer.request.model)
+            if parsed.prompt and self._turn is None:
+                # Most of the body is in the prompt: a queued request keeps the body alone, and is read again.
+                answer.set_aside(_prompt_of, headers, body)
+        return answer
 
     def resumed(self, late: Late, now: float) -> Forward | Reply | Waiting:
         """Answer the request whose decision, or whose body's reading, has waited.
@@ -426,3 +435,9 @@ class Picking:
         if not record.first_token_at and record.output_tokens:
             # A stream in a form of its own: its events show no tokens.
             record.first_token_at = record.first_byte_at
+
+
+def _prompt_of(headers: RequestHeaders, body: Sequence[bytes]) -> bytes:
+    """Return the prompt material of a body that has been read before."""
+    found = read(headers.api, b"".join(body), prompt=True, boundary=headers.boundary)
+    return found.prompt if isinstance(found, ParsedBody) else b""

@@ -58,6 +58,7 @@ class FlowControl:
     """The flow control of one pool."""
 
     __slots__ = (
+        "_cancel",
         "_decisions",
         "_hold",
         "_is_draining",
@@ -65,6 +66,7 @@ class FlowControl:
         "_refused",
         "_scheduler",
         "_settings",
+        "_waited",
         "_wake",
         "gate",
         "observer",
@@ -82,17 +84,23 @@ class FlowControl:
         refused: Callable[[InferenceRequest, Refusal, bool], None],
         on_fault: Callable[[Exception], None],
         observer: FlowObserver | None,
+        waited: Callable[[Queued, float], None] = lambda _queued, _waited_s: None,
     ) -> None:
-        """`refused(request, refusal, waited)` is called with each refusal that the scheduler did not make."""
+        """`waited(queued, seconds)` is called with each request that leaves the queue with an answer.
+
+        `refused(request, refusal, waited)` is called with each refusal that the scheduler did not make.
+        """
         self._scheduler = scheduler
         self._hold = hold
         self._wake = wake
         self._refused = refused
+        self._waited = waited
         self._on_fault = on_fault
         self.observer = observer
         self._decisions: dict[Decision, Flight] = {}
         """The flights of the decisions that have not ended."""
         self._is_draining = False
+        self._cancel = self.cancel  # bound once: each queued request keeps it
         self.replicas = 1
         """Ready pickers of the pool; limits are divided by it."""
         self._settings = settings
@@ -140,7 +148,7 @@ class FlowControl:
             return self._dispatch(request, subset, resume, flight, None)
         try:
             entered = self.queue.enter(
-                request, subset, resume, self.cancel, tenant=tenant, tokens=tokens, now=now
+                request, subset, resume, self._cancel, tenant=tenant, tokens=tokens, now=now
             )
         except Exception as fault:  # third-party policies raise anything
             self._on_fault(fault)
@@ -194,6 +202,7 @@ class FlowControl:
             if taken is None:
                 break
             queued, flight = taken
+            self._waited(queued, now - queued.enqueued_at)
             if self.observer is not None:
                 waited = now - queued.enqueued_at
                 self.observer.over(queued.tenant, queued.priority, flight.model, Outcome.PICKED, waited)
@@ -218,6 +227,8 @@ class FlowControl:
         queued: Queued | None,
     ) -> Decision | Refusal | Waiting:
         try:
+            if queued is not None:
+                queued.restore()
             answer = self._scheduler.decide(request, subset, admitted=True)
         except Exception as fault:  # third-party plugins raise anything
             self._on_fault(fault)
@@ -265,6 +276,7 @@ class FlowControl:
         for queued, refusal in ended:
             if queued.is_over:
                 continue
+            self._waited(queued, now - queued.enqueued_at)
             self._refused(queued.request, refusal, True)
             if self.observer is not None:
                 waited = now - queued.enqueued_at

@@ -8,7 +8,7 @@ Metrics that stay away must not close the pool for good. An endpoint whose metri
 `fail_open_after_s` is judged by the requests in flight alone, at `BLIND_REQUESTS` an endpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,22 +16,11 @@ import numpy as np
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.flowcontrol.settings import FlowSettings
 from endpoint_picker.scheduling.plugin import Pool
+from endpoint_picker.scheduling.roles import DECODE, PREFILL, stages_of
 
-ROLE_LABEL: Final = "llm-d.ai/role"
-PREFILL: Final = "prefill"
-DECODE: Final = "decode"
 EFFECTIVE: Final = "effective"
-_BOTH: Final = (PREFILL, DECODE)
-#: Role to the stages that it works in; an endpoint without the label decodes, one of another role counts in
-#: no stage.
-_STAGES: Final[Mapping[str, Sequence[str]]] = {
-    "": (DECODE,),
-    PREFILL: (PREFILL,),
-    DECODE: (DECODE,),
-    "prefill-decode": _BOTH,
-    "both": _BOTH,
-    "encode-prefill-decode": _BOTH,
-}
+#: Stages whose servers must have room for a request; an encoder's load is not judged.
+_JUDGED: Final = (PREFILL, DECODE)
 #: Requests in flight at which an endpoint without metrics counts as full.
 BLIND_REQUESTS: Final = 100
 #: Seconds after which a saturation is computed again although nothing was noted: metrics may have become old.
@@ -199,9 +188,9 @@ class Gate:
         for row in table.ready_rows.tolist():
             endpoint = table.endpoints[row]
             current.add((row, table.generation[row]))
-            role = "" if endpoint is None else endpoint.labels.get(ROLE_LABEL, "")
-            for stage in _STAGES.get(role, ()):
-                found.setdefault(stage, []).append(row)
+            for stage in () if endpoint is None else stages_of(endpoint.labels):
+                if stage in _JUDGED:
+                    found.setdefault(stage, []).append(row)
         self._rows = {stage: np.array(rows, dtype=np.intp) for stage, rows in found.items()}
         self._stale_since = {key: at for key, at in self._stale_since.items() if key in current}
         self.stages = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -17,7 +17,10 @@ class Queued(Waiting):
     """A request that waits for its dispatch."""
 
     __slots__ = (
+        "_body",
         "_cancel",
+        "_headers",
+        "_recall",
         "enqueued_at",
         "entry",
         "flow",
@@ -29,7 +32,6 @@ class Queued(Waiting):
         "request",
         "resume",
         "sequence",
-        "size",
         "subset",
         "successor",
         "tenant",
@@ -50,11 +52,14 @@ class Queued(Waiting):
         self.subset = subset
         self.resume = resume
         self._cancel = cancel
+        self._recall: Recall | None = None
+        """Makes the prompt material again that was set aside; None when the request has it."""
+        self._headers: Any = None
+        self._body: Sequence[bytes] = ()
         self.tenant = tenant
         """Fairness id."""
         self.tokens = tokens
         """Prompt tokens, estimated."""
-        self.size = request.body_bytes
         self.enqueued_at = now
         self.priority = 0
         """Of the band that it waits in."""
@@ -74,14 +79,37 @@ class Queued(Waiting):
         self.successor: Waiting | None = None
         """After its dispatch: the wait that a plugin asked for."""
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of its body."""
+        return self.request.body_bytes
+
     @override
     def cancel(self) -> None:
         """Give the request up."""
         self._cancel(self)
 
+    def set_aside(self, recall: "Recall", headers: Any, body: Sequence[bytes]) -> None:
+        """Drop the prompt material for as long as the request waits.
+
+        `recall(headers, body)` makes it again. Slots hold the three: a closure would take more room.
+        """
+        self.request.prompt = b""
+        self._recall, self._headers, self._body = recall, headers, body
+
+    def restore(self) -> None:
+        """Give the request its prompt material back."""
+        if self._recall is not None:
+            self.request.prompt = self._recall(self._headers, self._body)
+            self._recall, self._body = None, ()
+
     def dispatched_to(self, waiting: Waiting) -> None:
         """Note that a plugin makes the dispatched request wait."""
         self.is_over, self.is_dispatched, self.successor = False, True, waiting
+
+
+Recall = Callable[[Any, Sequence[bytes]], bytes]
+"""Reads the prompt material of a body, by the headers of its request."""
 
 
 class Flow:
@@ -130,6 +158,7 @@ class Flow:
         """Add a request."""
         self._pushes += 1
         queued.flow = self
+        queued.tenant = self.id  # one text for all of them
         queued.entry = self._pushes
         heappush(self._heap, (key, queued.sequence, self._pushes, queued))
         self.live += 1

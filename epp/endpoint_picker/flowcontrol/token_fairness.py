@@ -63,7 +63,7 @@ class TokenLanes(Lanes):
         self._heap: list[tuple[float, str, int, Flow]] = []
         self._active: set[Flow] = set()
         self._floor = 0.0
-        """The smallest counter of the active flows when one was last selected; never falls."""
+        """The smallest counter of the active flows when one was last activated; never falls."""
 
     @override
     def __len__(self) -> int:
@@ -96,7 +96,6 @@ class TokenLanes(Lanes):
 
     @override
     def served(self, flow: Flow, tokens: float, now: float) -> None:
-        self._lift()
         flow.standing += tokens / self._weights.get(flow.id, 1.0)
         if flow in self._active:
             self._enter(flow)

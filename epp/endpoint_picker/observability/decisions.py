@@ -90,10 +90,30 @@ class Kept(NamedTuple):
     """One for each profile that ran, the primary's first."""
 
 
+class Wait(NamedTuple):
+    """One request's time in the queue of flow control."""
+
+    seconds: float
+    position: int
+    """Requests ahead of it when it arrived: of its own band and of higher ones."""
+    priority: int
+    tenant: str
+
+
 class Decisions:
     """A ring of the newest decisions; a `scheduler.Recorder`."""
 
-    __slots__ = ("_clock", "_endpoints", "_ring", "_scrapes", "_signals", "_table", "_version", "_watched")
+    __slots__ = (
+        "_clock",
+        "_endpoints",
+        "_ring",
+        "_scrapes",
+        "_signals",
+        "_table",
+        "_version",
+        "_waits",
+        "_watched",
+    )
 
     def __init__(self, table: EndpointTable, clock: Callable[[], float]) -> None:
         self._table = table
@@ -102,6 +122,8 @@ class Decisions:
         self._ring: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self._version = self._scrapes = -1
         self._watched = False
+        self._waits: dict[str, tuple[float, int, int, str]] = {}
+        """Request id to its wait; as many as decisions are kept."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
         self._signals: tuple[Floats, ...] = ()
 
@@ -169,6 +191,18 @@ class Decisions:
         """Return the decisions kept now on requests with that id, the newest first."""
         known = request_id[:NAME_LIMIT]
         return (_unpacked(entry) for entry in reversed(tuple(self._ring)) if entry[_REQUEST_ID] == known)
+
+    def note_wait(self, request_id: str, wait: tuple[float, int, int, str]) -> None:
+        """Keep how long a request was queued, for its explanation; `wait` has the fields of a `Wait`."""
+        waits = self._waits
+        waits[request_id[:NAME_LIMIT]] = wait
+        if len(waits) > self.capacity:
+            del waits[next(iter(waits))]
+
+    def wait_of(self, request_id: str) -> Wait | None:
+        """Return how long a request was queued; None when it was not, or that is forgotten."""
+        wait = self._waits.get(request_id[:NAME_LIMIT])
+        return None if wait is None else Wait._make((round(wait[0], 4), *wait[1:]))
 
     def watch(self, watched: bool) -> None:
         """Keep more decisions from now on, or fewer again."""

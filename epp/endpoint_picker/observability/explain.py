@@ -108,7 +108,9 @@ def _of_request(
         if len(found) == MOST_EXPLAINED or (found and endpoints > MOST_ENDPOINTS):
             break
         detail = yield from _detail(kept)
-        found.append({**_summary(kept, now, wall_clock), **detail})
+        wait = decisions.wait_of(request_id)
+        queue = {} if wait is None else {"queue": wait._asdict()}
+        found.append({**_summary(kept, now, wall_clock), **queue, **detail})
     return found
 
 

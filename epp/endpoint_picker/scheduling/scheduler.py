@@ -21,6 +21,7 @@ from endpoint_picker.scheduling.plugin import MayWait, Plugin, Pool, RandomSourc
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.prompt_size import prompt_tokens
+from endpoint_picker.scheduling.release_rate import ReleaseRate
 
 #: Saturation from which a request of negative priority is refused.
 SATURATED: Final = 1.0
@@ -30,7 +31,7 @@ DATA_PARALLEL_HEADER: Final = "x-data-parallel-host-port"
 
 _NO_ENDPOINTS: Final = Refusal(Outcome.NO_ENDPOINTS, "no ready endpoint may serve this request")
 _NOT_CACHED: Final = Refusal(Outcome.NOT_CACHED, "no decode worker has the requested KV cache")
-_SATURATED: Final = Refusal(Outcome.SATURATED, "the pool is saturated and this request may be shed")
+_SATURATED: Final = "the pool is saturated and this request may be shed"
 
 _T = TypeVar("_T")
 
@@ -97,6 +98,7 @@ class Scheduler:
     """Decides for one pool. All methods are for one thread."""
 
     __slots__ = (
+        "_ends",
         "_on_fault",
         "_rng",
         "_scheduling",
@@ -123,6 +125,7 @@ class Scheduler:
         """`on_fault` is called with each exception that a follower raised."""
         self.pool = pool
         self._on_fault = on_fault
+        self._ends = ReleaseRate(pool.ledger, pool.clock())
         self._rng = pool.rng = rng
         self.priorities: Mapping[str, int] = {}
         """Objective name to priority."""
@@ -194,14 +197,13 @@ class Scheduler:
             progress.look(now)
         if progress.stalled:
             rows = progress.narrow(rows, now)
-        if (
-            request.priority < 0
-            and not admitted
-            and scheduling.detector.saturation(rows, table, now) >= SATURATED
-        ):
-            self.refused_saturated += 1
-            self.recorder.refused(request, rows, (), scheduling, _SATURATED)
-            return _SATURATED
+        if request.priority < 0 and not admitted:
+            load = scheduling.detector.saturation(rows, table, now)
+            if load >= SATURATED:
+                self.refused_saturated += 1
+                shed = Refusal(Outcome.SATURATED, _SATURATED, self._ends.retry_after(load, now))
+                self.recorder.refused(request, rows, (), scheduling, shed)
+                return shed
         if scheduling.screeners:
             rows = _screened(scheduling.screeners, request, rows, table)
             if not rows.size:

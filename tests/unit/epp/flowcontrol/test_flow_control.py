@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from endpoint_picker.flowcontrol.idle_flows import MAX_IDLE
+from endpoint_picker.observability.explain import explain_page
 from endpoint_picker.outcomes import Outcome
 from flow_pool import CONFIG, Asked, FlowPool
 
@@ -285,3 +286,18 @@ def test_deadlines_order_requests_within_a_flow() -> None:
         pool.ask("low", headers={"x-slo-ttft-ms": slo}) for slo in ("", "9000", "abc", "500", "99999999999")
     ]
     assert order_of(pool, running, waiting) == [3, 1, 0, 2, 4]
+
+
+def test_the_explanation_of_a_request_has_its_wait_and_its_place() -> None:
+    pool, running = full(config())
+    pool.ask("high")
+    asked = pool.ask("low", "a")
+    pool.wait(3.0)
+    running.end()
+    pool.settle()
+    pool.asked[1].end()
+    pool.settle()
+    assert asked.is_dispatched
+    page = explain_page(pool.router.decisions, {"request_id": asked.request.request_id}, 0.0)
+    (found,) = page["decisions"]
+    assert found["queue"] == {"seconds": 3.0, "position": 1, "priority": 0, "tenant": "a"}
