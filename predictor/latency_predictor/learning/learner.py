@@ -222,7 +222,7 @@ class Learner:
         elif not may_replace(errors, None, has_moved=False):
             return False
         watch = self.watches[target]
-        watch.install(found.raw, judges.logs, judges.regimes)
+        watch.install(found.raw, judges.logs, judges.regimes, has_moved=has_moved)
         offsets = self._offsets[target] = watch.offsets()
         bound = self.settings.bound
         held = judges.logs <= found.raw[bound] + offsets[bound, judges.regimes]

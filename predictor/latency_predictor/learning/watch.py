@@ -26,15 +26,20 @@ _ONE_SIDED: Final = 55
 #: Residuals that are kept when a regime has moved.
 _AFTER_MOVE: Final = 40
 #: Pairs over which errors and coverage are judged, and the fewest.
-_JUDGED: Final = 60
+_JUDGED: Final = 100
 _LEAST_JUDGED: Final = 24
 #: Errors above the reference times this, and above the least, are degraded; below the second they are well
 #: again.
-_WORSE: Final = 1.8
-_WELL: Final = 1.4
+_WORSE: Final = 2.2
+_WELL: Final = 1.6
 _LEAST_ERROR: Final = 0.15
 #: Coverage that is this far below its goal is degraded, and half of it well again.
-_COVERAGE_SLACK: Final = 0.2
+_COVERAGE_SLACK: Final = 0.3
+#: Errors of a regime that is well, of which the usual error is the median, and the fewest.
+_USUAL: Final = 400
+_LEAST_USUAL: Final = 100
+#: What served errors are above those of the samples that judged the model, which are spread over its past.
+_SERVED_OVER_JUDGED: Final = 1.25
 #: How far one bound that was missed, or held, moves the level at which bounds are taken.
 _LEVEL_STEP: Final = 0.01
 
@@ -97,20 +102,20 @@ class TargetWatch:
         self._signs: list[deque[bool]] = [deque(maxlen=_SIGNS) for _ in range(REGIMES)]
         self._pairs: list[deque[_Pair]] = [deque(maxlen=_JUDGED) for _ in range(REGIMES)]
         self._reference = np.full(REGIMES, np.nan)
+        """Errors on the samples that judged the model."""
+        self._usual: list[deque[float]] = [deque(maxlen=_USUAL) for _ in range(REGIMES)]
         self.degraded = [False] * REGIMES
         self.moves = 0
         """How often a regime's window was cut because the model had moved away."""
 
     def install(
-        self, raw: Floats, logs: Floats, regimes: NDArray[np.intp], *, keep_levels: bool = True
+        self, raw: Floats, logs: Floats, regimes: NDArray[np.intp], *, has_moved: bool = False
     ) -> None:
         """Start with another model, whose heads and outcomes on samples it was not fitted to are given.
 
         `raw` is float32[heads, rows], `logs` float32[rows]; oldest first. Served pairs are forgotten: they
-        are those of the model before.
+        are those of the model before. `has_moved`: so are the usual errors, which are those of other traffic.
         """
-        if not keep_levels:
-            self._levels = np.tile(np.array(self._quantiles)[:, None], (1, REGIMES))
         residuals = (logs - raw).T.astype(np.float32)
         errors = np.abs(residuals[:, self._median] - np.median(residuals[:, self._median]))
         overall = float(np.median(errors)) if len(errors) else np.nan
@@ -119,6 +124,8 @@ class TargetWatch:
             self._residuals[regime].restart(mine)
             self._signs[regime].clear()
             self._pairs[regime].clear()
+            if has_moved:
+                self._usual[regime].clear()
             own = errors[regimes == regime]
             self._reference[regime] = np.median(own) if len(own) >= _LEAST else overall
 
@@ -143,6 +150,8 @@ class TargetWatch:
             self._signs[regime].append(bool(residual[self._median] > offsets[self._median, regime]))
             if was_served[row]:
                 self._pairs[regime].append(_Pair(float(errors[row]), covered[row]))
+                if not self.degraded[regime]:
+                    self._usual[regime].append(float(errors[row]))
                 self._move_level(regime, covered=covered[row])
                 self._judge(regime)
             self._look_for_move(regime)
@@ -194,14 +203,21 @@ class TargetWatch:
             signs.clear()
             self.moves += 1
 
+    def _expected(self, regime: int) -> float:
+        """Return the error that is normal in a regime; infinite while nothing is known of it."""
+        judged = _SERVED_OVER_JUDGED * self._reference[regime]
+        usual = self._usual[regime]
+        if len(usual) >= _LEAST_USUAL:
+            judged = max(judged, float(np.median(usual)))
+        return float(judged) if np.isfinite(judged) else np.inf
+
     def _judge(self, regime: int) -> None:
         pairs = self._pairs[regime]
         if len(pairs) < _LEAST_JUDGED:
             return
         error = float(np.median([each.error for each in pairs]))
         coverage = sum(each.is_covered for each in pairs) / len(pairs)
-        reference = self._reference[regime]
-        allowed = max(reference, _LEAST_ERROR / _WORSE) if np.isfinite(reference) else np.inf
+        allowed = max(self._expected(regime), _LEAST_ERROR / _WORSE)
         goal = self._quantiles[self._bound]
         if not self.degraded[regime]:
             self.degraded[regime] = error > _WORSE * allowed or coverage < goal - _COVERAGE_SLACK
