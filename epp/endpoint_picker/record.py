@@ -19,7 +19,6 @@ class Record:
         "failed_in_body",
         "first_byte_at",
         "first_token_at",
-        "last_byte_at",
         "last_token_at",
         "model",
         "objective",
@@ -28,7 +27,6 @@ class Record:
         "request_bytes",
         "request_id",
         "response_bytes",
-        "response_chunks",
         "response_id",
         "response_status",
         "served_by",
@@ -45,7 +43,6 @@ class Record:
         """0.0 until the decision."""
         self.first_byte_at = 0.0
         """0.0 until the first byte of the response body."""
-        self.last_byte_at = 0.0
         self.first_token_at = 0.0
         """When the prompt had been computed. Of a stream, the end of the first event that holds something
         generated, which one that names the role does not; otherwise the first byte. 0.0 until then."""
@@ -73,8 +70,6 @@ class Record:
         self.response_status = 0
         self.request_bytes = 0
         self.response_bytes = 0
-        self.response_chunks = 0
-        """Pieces of the response body that were not empty."""
         self.response_id = ""
         """`id` of an answer of the responses API."""
         self.failed_in_body = False

@@ -214,7 +214,7 @@ class PickerPolicy(Policy):
     def ended(self, pick: Pick, request: SimulatedRequest, *, served: bool) -> None:
         held = pick.held
         if isinstance(held, _Held):
-            held.record.ended_at = held.record.last_byte_at = self._pool.clock.now
+            held.record.ended_at = self._pool.clock.now
             if served:
                 held.record.usage = Usage(request.prompt_tokens, request.output_tokens, 0)
             held.router.ended(held.decision, held.record)

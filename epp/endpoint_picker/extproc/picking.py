@@ -370,21 +370,18 @@ class Picking:
         """Note when the piece and its tokens came, and put the model's name back."""
         record = self.record
         record.response_bytes += len(piece)
-        record.response_chunks += 1
-        record.last_byte_at = now
         reader = self._reader
-        if record.response_chunks == 1:
+        if not record.first_byte_at:
             record.first_byte_at = now
             if reader is None or not record.streaming:
                 self._answered(now)
         if reader is not None and reader.feed(piece):
-            last, record.last_token_at = record.last_token_at, now
-            if last:
-                if self._note_gap is None:
-                    self._note_gap = self._observer.gap_counter(record)
-                self._note_gap(now - last)
+            if self._note_gap is not None:
+                self._note_gap(now - record.last_token_at)
             else:
                 self._answered(now)
+                self._note_gap = self._observer.gap_counter(record)
+            record.last_token_at = now
         return None if self._restorer is None else self._restorer.feed(piece)
 
     def _answered(self, now: float) -> None:

@@ -188,7 +188,7 @@ class RequestTrace:
                 "gen_ai.usage.cached_tokens": record.usage.cached_tokens,
             }
         span.set_attributes(attributes)
-        if record.response_chunks:
+        if record.first_byte_at:
             span.add_event("first_byte", timestamp=tracing.ns(record.first_byte_at))
         if (
             record.outcome is not Outcome.PICKED

@@ -32,8 +32,8 @@ def served(metrics: PickerMetrics, model: str, priority: int) -> None:
     record.decided_at = 10.001
     metrics.decided(record, 0.00015)
     record.response_status, record.ending = 200, Ending.COMPLETED
-    record.first_byte_at = record.last_byte_at = 10.5
-    record.response_chunks, record.usage, record.ended_at = 1, Usage(100, 10, 0), 11.0
+    record.first_byte_at = record.first_token_at = 10.5
+    record.usage, record.ended_at = Usage(100, 10, 0), 11.0
     metrics.ended(record)
 
 

@@ -112,5 +112,5 @@ def test_a_span_is_left_to_the_caller() -> None:
 
 
 def test_a_string_is_read_at_its_place() -> None:
-    assert string_at(rb'{"a":"x\"\u00fc"}', 6) == 'x"ü'
-    assert string_at(b'"\xff"', 1) is None
+    assert string_at(rb'{"a":"x\"\u00fc"}', 6) == ('x"ü', 15)
+    assert string_at(b'"\xff"', 1) == (None, 1)

@@ -13,6 +13,8 @@ from ext_proc.body.usage import Usage, UsageMerge
 
 #: Bytes of a document that are held and read at its end; a longer one is read as it passes.
 MAX_HELD: Final = 16 * 1024
+#: A beginning that no text in UTF-8 has.
+_NEVER: Final = b"\xff" * 8
 _DONE: Final = b"[DONE]"
 _USAGE: Final = b'"usage"'
 _META: Final = b'"meta_info"'  # SGLang's usage is in every event
@@ -91,8 +93,8 @@ class StreamReader:
     """Reads server-sent events, whatever the cuts between pieces. Lines end with LF or CR LF."""
 
     __slots__ = (
-        "_carry", "_end", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_slimmer",
-        "failed", "response_id", "tokens",
+        "_carry", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_rest", "_size", "_slimmer",
+        "_suffix", "_tail", "failed", "response_id", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -100,11 +102,12 @@ class StreamReader:
         self.failed = False
         self.response_id = ""
         self._merge = UsageMerge()
-        self._prefix = b""
-        """An event with a token began so, up to the quote before what was generated. Empty inside a line."""
-        self._parked = b""  # what it was before the line
-        self._end = b"\n\n"
-        """How that event ended."""
+        # An event with a token began with `_prefix`, up to the quote before what was generated, and ended
+        # with `_suffix` from the quote after it. Inside a line the prefix is parked.
+        self._prefix = self._parked = _NEVER
+        self._suffix = b""
+        self._size = self._rest = 0  # their lengths
+        self._tail = 0  # length from the first newline of the suffix
         self._learns = _MAX_LEARNS
         """How often the prefix may be looked for; in vain where each event has a number of its own."""
         self._learned_at = 0  # tokens at that time
@@ -115,17 +118,24 @@ class StreamReader:
 
     def feed(self, piece: bytes) -> bool:
         """Look at one piece. Most are one event that is like the one before."""
-        prefix = self._prefix
-        if prefix and piece.startswith(prefix):
-            size, end = len(prefix), self._end
-            if piece.find(end, size) == len(piece) - len(end) and piece[size] != _QUOTE:
-                at = piece.find(_USAGE, size)
-                if at < 0 or piece[at + 7 : at + 12] == b":null" or piece[at + 7 : at + 13] == b": null":
-                    self.tokens += 1
-                    return True
+        if piece.startswith(self._prefix):
+            size = self._size
+            if size < piece.find(b'"', size) == len(piece) - self._rest and piece.endswith(self._suffix):
+                self.tokens += 1
+                return True
+            if self._is_alike(piece, size):
+                self.tokens += 1
+                return True
         tokens = self.tokens
         self._feed(piece)
         return self.tokens > tokens
+
+    def _is_alike(self, piece: bytes, size: int) -> bool:
+        """Tell whether the rest of the piece, too, says no more than that it is a token."""
+        if piece.find(b"\n", size) != len(piece) - self._tail or piece[size] == _QUOTE:
+            return False
+        at = piece.find(_USAGE, size)
+        return at < 0 or piece[at + 7 : at + 12] == b":null" or piece[at + 7 : at + 13] == b": null"
 
     def close(self) -> Usage | None:
         """Read a last event that has no end, and return the usage."""
@@ -141,7 +151,7 @@ class StreamReader:
         if self._carry:
             piece = self._carry + piece
             self._carry = b""
-            self._prefix, self._parked = self._parked, b""
+            self._prefix, self._parked = self._parked, _NEVER
         if self._walks():
             self._walk(piece)
             return
@@ -153,7 +163,7 @@ class StreamReader:
         rest = piece[end:]
         if len(rest) <= MAX_CARRY and not self._walks():
             self._carry = rest
-            self._prefix, self._parked = b"", self._prefix
+            self._prefix, self._parked = _NEVER, self._prefix
         else:
             self._walk(rest)
 
@@ -181,26 +191,26 @@ class StreamReader:
             self._learn(piece, found)
 
     def _learn(self, piece: bytes, said: Said) -> None:
-        """Remember how the event began, when the piece is this event alone."""
-        self._prefix = b""
+        """Remember how the event began and ended, when the piece is this event alone."""
+        self._prefix = _NEVER
         self._learns = self._learns - 1 if self.tokens - self._learned_at < _MAX_LEARNS else _MAX_LEARNS
         self._learned_at = self.tokens
         if not said.key or _META in piece:
             return
-        end = b"\r\n\r\n" if piece.endswith(b"\r\n") else b"\n\n"
-        if piece.find(end) != len(piece) - len(end):
+        at = _string_of(piece, said)
+        if at is None:
             return
-        for colon in (b'":"', b'": "'):
-            key = b'"' + said.key.encode() + colon
-            at = piece.find(key, 0, _MAX_PREFIX)
-            if at >= 0 and string_at(piece, at + len(key)) == said.text:
-                self._prefix = piece[: at + len(key)]
-                self._end = end
-                return
+        start, end = at
+        self._suffix = piece[end:]
+        self._size, self._rest = start, len(piece) - end
+        newline = piece.find(b"\n", start)
+        self._tail = len(piece) - newline
+        if newline + 1 >= len(piece.rstrip(b"\r\n")):
+            self._prefix = piece[:start]
 
     def _walk(self, piece: bytes) -> None:
         """Take bytes cut anywhere."""
-        self._prefix = b""
+        self._prefix = _NEVER
         for part, start, end in self._lines.parts(piece):
             slimmer = self._slimmer
             if part is Part.DATA:
@@ -222,3 +232,16 @@ class StreamReader:
             self.response_id = said.response_id
         if said.token:
             self.tokens += 1
+
+
+def _string_of(piece: bytes, said: Said) -> tuple[int, int] | None:
+    """Return where in the piece the string that holds the token begins and ends, quotes not counted."""
+    for colon in (b'":"', b'": "'):
+        key = b'"' + said.key.encode() + colon
+        at = piece.find(key, 0, _MAX_PREFIX)
+        if at >= 0:
+            start = at + len(key)
+            found, end = string_at(piece, start)
+            if found == said.text:
+                return start, end
+    return None

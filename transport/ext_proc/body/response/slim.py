@@ -66,14 +66,14 @@ _scalar: Final = re.compile(rb'[^\s,:"\[\]{}]*+').match
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 0x22, 0x5C, b"[{", b"]}"
 
 
-def string_at(text: bytes, at: int) -> str | None:
-    """Return the JSON string whose first byte after the quote is at `at`; None when there is none."""
+def string_at(text: bytes, at: int) -> tuple[str | None, int]:
+    """Return the JSON string whose first byte after the quote is at `at`, and its end; None for what is none."""
     inside = _inside(text, at)
     assert inside is not None  # noqa: S101 - it matches nothing at all, too
     try:
-        return str(json.loads(b'"%b"' % inside[0]))
+        return str(json.loads(b'"%b"' % inside[0])), inside.end()
     except ValueError:
-        return None
+        return None, at
 
 
 class _At(IntEnum):
