@@ -12,6 +12,8 @@ from typing import Any
 
 import aiohttp
 
+from inference_operator.core.desired.local_replies import local_reply_config
+
 _TYPE = "type.googleapis.com/envoy.extensions."
 _HCM = f"{_TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager"
 
@@ -66,6 +68,7 @@ def bootstrap(
         "@type": _HCM,
         "stat_prefix": "pool",
         "http_protocol_options": {"enable_trailers": True},
+        "local_reply_config": local_reply_config(),
         "route_config": {"virtual_hosts": hosts},
         "http_filters": [
             *filters,

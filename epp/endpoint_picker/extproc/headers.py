@@ -196,12 +196,13 @@ def _text(header: HeaderValue) -> str:
 class ResponseHeaders:
     """What the picker keeps of a response's headers."""
 
-    __slots__ = ("content_type", "encoded", "status")
+    __slots__ = ("content_type", "encoding", "status")
 
     def __init__(self, message: HttpHeaders) -> None:
         self.status = 0
         self.content_type = ""
-        self.encoded = False
+        self.encoding = ""
+        """Content-Encoding; "" for none."""
         for header in message.headers.headers:
             name = header.key
             if name == ":status":
@@ -210,7 +211,8 @@ class ResponseHeaders:
             elif name == "content-type":
                 self.content_type = media_type((header.raw_value or header.value.encode()).decode("latin-1"))
             elif name == "content-encoding":
-                self.encoded = (header.raw_value or header.value.encode()) != b"identity"
+                encoding = (header.raw_value or header.value.encode()).decode("latin-1")
+                self.encoding = "" if encoding == "identity" else encoding
 
 
 def media_type(content_type: str) -> str:

@@ -33,6 +33,7 @@ from ext_proc.body.reading import (
     read,
     unread_encoding,
 )
+from ext_proc.body.response.encoded import EncodedReader
 from ext_proc.body.response.readers import DocumentReader, ResponseReader, StreamReader
 from ext_proc.body.response.restore import NameRestorer
 from ext_proc.processor import Edit, Ending, Forward, Reply, Waiting
@@ -352,14 +353,19 @@ class Picking:
             record.served_by = served
         record.streaming = headers.content_type == "text/event-stream"
         mutation = b""
-        if headers.status < 400 and not headers.encoded:
+        if headers.status < 400:
+            reader: ResponseReader | None = None
             if record.streaming:
-                self._reader = StreamReader()
+                reader = StreamReader()
             elif is_json(headers.content_type):
-                self._reader = DocumentReader()
-            if self._restore is not None and self._reader is not None:
+                reader = DocumentReader()
+            if headers.encoding:
+                coded = decoder(headers.encoding)
+                reader = EncodedReader(reader, coded) if reader is not None and coded is not None else None
+            elif self._restore is not None and reader is not None:
                 self._restorer = NameRestorer(*self._restore, events=record.streaming)
                 mutation = wire.remove_header("content-length")
+            self._reader = reader
         decision = self._decision
         if decision is None or not decision.hooks.response_headers:
             return mutation

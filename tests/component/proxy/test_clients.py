@@ -84,6 +84,56 @@ async def test_every_answer_carries_the_request_id(
         assert json.loads(text)["headers"]["x-request-id"] == ids[0]
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/completions", {}),
+        ("/v1/messages", {}),
+        ("/v1/messages/count_tokens?beta=true", {}),
+        ("/x", {"anthropic-version": "1"}),
+    ],
+)
+@pytest.mark.parametrize("missing", ["endpoint", "picker"])
+async def test_the_proxys_own_answers_are_errors_in_the_callers_dialect(
+    start_proxy: Start, missing: str, path: str, headers: dict[str, str]
+) -> None:
+    proxy = await start_proxy(False)
+    if missing == "endpoint":
+        await proxy.set_pool()
+    else:
+        proxy.signal_picker(signal.SIGKILL)
+
+    async with proxy.client.post(f"{proxy.url}{path}", headers=headers, data=b"{}") as response:
+        assert (response.status, response.content_type) == (503, "application/json")
+        assert response.headers["retry-after"] == "1"
+        answer = await response.json()
+
+    assert "The proxy answered in place of a model server" in answer["error"]["message"]
+    if path == "/v1/completions":
+        assert answer["error"] | {"message": ""} == {
+            "message": "",
+            "type": "server_error",
+            "param": None,
+            "code": "proxy-error",
+        }
+    else:
+        assert (answer["type"], answer["error"]["type"]) == ("error", "overloaded_error")
+        assert answer["request_id"] == response.headers["x-request-id"]
+
+
+async def test_a_pickers_refusal_stays_as_it_is(start_proxy: Start, tmp_path: Path) -> None:
+    proxy = await start_proxy(False)
+    async with proxy.client.post(f"{proxy.url}/v1/completions", headers={"x-test-refuse": "503"}) as response:
+        assert (response.status, await response.text()) == (503, "refused")
+    await proxy.end_picker()
+    await proxy.start_real_picker(tmp_path)
+    await proxy.until_the_picker_picks()
+    json_type = {"content-type": "application/json"}
+    async with proxy.client.post(f"{proxy.url}/v1/completions", data=b"no", headers=json_type) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["code"] == "bad-request"
+
+
 async def test_a_stream_that_breaks_ends_for_the_client_at_once(start_proxy: Start) -> None:
     proxy = await start_proxy(True)
     server = proxy.servers[0]

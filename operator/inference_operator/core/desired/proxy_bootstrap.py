@@ -12,6 +12,7 @@ import yaml
 from inference_api import names
 from inference_operator.core.desired import proxy_clusters as clusters
 from inference_operator.core.desired.envoy_config import Config, extension, pipe, socket, typed
+from inference_operator.core.desired.local_replies import local_reply_config
 
 POD_IP: Final = "$(POD_IP)"
 #: Worker threads. Without --concurrency Envoy starts one for each core of the node.
@@ -120,6 +121,7 @@ def _request_listener(settings: ProxySettings) -> Config:
                 [_strip_steering_headers(), _ask_picker(settings)],
                 stream_idle_timeout=f"{_STREAM_IDLE_S}s",
                 access_log=[_failure_log()],
+                local_reply_config=local_reply_config(),
             )
         ],
     }

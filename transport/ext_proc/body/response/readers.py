@@ -93,8 +93,8 @@ class StreamReader:
     """Reads server-sent events, whatever the cuts between pieces. Lines end with LF or CR LF."""
 
     __slots__ = (
-        "_carry", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_rest", "_size", "_slimmer",
-        "_suffix", "_tail", "failed", "response_id", "tokens",
+        "_carry", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_rest", "_size",
+        "_slimmer", "_suffix", "_tail", "failed", "response_id", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 0x22, 0x5C, b"[{", b"]}"
 
 
 def string_at(text: bytes, at: int) -> tuple[str | None, int]:
-    """Return the JSON string whose first byte after the quote is at `at`, and its end; None for what is none."""
+    """Return the JSON string whose first byte after the quote is at `at`, or None, and its end."""
     inside = _inside(text, at)
     assert inside is not None  # noqa: S101 - it matches nothing at all, too
     try:
