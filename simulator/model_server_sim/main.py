@@ -101,6 +101,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--admin", action="store_true", help="serve /sim/faults and /sim/crash: anyone can break the server"
     )
+    parser.add_argument("--api-key", default="", metavar="KEY", help="demand it of calls under /v1")
     parser.add_argument(
         "--kv-events-port",
         type=_port,
@@ -209,6 +210,7 @@ def _settings(arguments: argparse.Namespace, index: int) -> ServerSettings:
         runtime_lora=_is_set(RUNTIME_LORA),
         dev_mode=_is_set("VLLM_SERVER_DEV_MODE"),
         admin=arguments.admin,
+        api_key=arguments.api_key,
         role=Role(arguments.role or ""),
         prefill_limit_s=arguments.prefill_limit_s,
     )

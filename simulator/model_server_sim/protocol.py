@@ -5,9 +5,9 @@ Errors are raised as ApiError and shaped as vLLM shapes them. Unknown fields are
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from model_server_sim import prompt
 
@@ -25,6 +25,8 @@ _Piece: TypeAlias = bytes | dict[str, object]
 
 #: Longest name of an adapter, characters.
 MAX_NAME = 256
+#: Prompts of one request.
+MAX_PROMPTS = 256
 
 BAD_REQUEST = "BadRequestError"
 
@@ -83,12 +85,14 @@ class Generation:
     remote_prefill: bool = False
     remote_decode: bool = False
     token_ids: tuple[int, ...] = ()
+    tool: str = ""
+    """The tool that the answer calls, "" for an answer in text."""
 
 
 def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
     """Check a body of /v1/completions or /v1/chat/completions. Raises ApiError 400 or 404."""
-    fields = _object(body)
-    model = _model(fields, limits)
+    fields = object_of(body)
+    model = model_of(fields, limits)
     if fields.get("n", 1) != 1:
         raise ApiError(400, "n must be 1: the simulator gives one choice", param="n")
     adapter = model if model in limits.adapters else None
@@ -121,10 +125,28 @@ def parse(body: bytes, limits: Limits, *, chat: bool) -> Generation:
         remote_prefill=remote_prefill,
         remote_decode=remote_decode,
         token_ids=tuple(prompt.decode_ids(said)) if limits.keeps_tokens else (),
+        tool=_tool(fields) if chat else "",
     )
 
 
-def _model(fields: dict[str, object], limits: Limits) -> str:
+def _tool(fields: dict[str, object]) -> str:
+    """Return the tool that the answer must call, "" when none must be."""
+    choice, tools = fields.get("tool_choice"), fields.get("tools")
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+    elif choice == "required" and isinstance(tools, list) and tools and isinstance(tools[0], dict):
+        function = tools[0].get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+    else:
+        return ""
+    if not isinstance(name, str) or not name:
+        raise ApiError(400, "tool_choice must name a function", param="tool_choice")
+    return name
+
+
+def model_of(fields: Mapping[str, object], limits: Limits) -> str:
+    """Return the model that a body names. Raises ApiError 400 or 404."""
     model = fields.get("model", limits.models[0])
     if not isinstance(model, str):
         raise ApiError(400, "model must be a string", param="model")
@@ -149,16 +171,16 @@ def _transfer(fields: dict[str, object], max_tokens: int | None) -> tuple[bool, 
 
 def prefill_body(body: bytes) -> bytes:
     """Return the request by which another server computes the prompt of this one. Raises ApiError 400."""
-    fields = _object(body)
+    fields = object_of(body)
     for name in ("max_completion_tokens", "stream_options"):
         fields.pop(name, None)
     wanted = {"do_remote_decode": True, "do_remote_prefill": False}
-    return _dumps({**fields, "max_tokens": 1, "stream": False, "kv_transfer_params": wanted})
+    return dumps({**fields, "max_tokens": 1, "stream": False, "kv_transfer_params": wanted})
 
 
 def media_bodies(body: bytes) -> list[bytes]:
     """Return for each image, video or audio of a chat the request by which another server encodes it."""
-    fields = _object(body)
+    fields = object_of(body)
     messages = fields.get("messages")
     found: list[bytes] = []
     for message in messages if isinstance(messages, list) else ():
@@ -166,11 +188,12 @@ def media_bodies(body: bytes) -> list[bytes]:
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and part.get("type") in MEDIA_TYPES:
                 chat = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
-                found.append(_dumps(chat | ({"model": fields["model"]} if "model" in fields else {})))
+                found.append(dumps(chat | ({"model": fields["model"]} if "model" in fields else {})))
     return found
 
 
-def _object(body: bytes) -> dict[str, object]:
+def object_of(body: bytes) -> dict[str, Any]:
+    """Return a body's JSON object. Raises ApiError 400."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -303,8 +326,8 @@ def tokenized(body: bytes, limits: Limits) -> bytes:
     vLLM lists the tokens of a prompt of any length. Here the answer to a prompt beyond `max_model_len`, which
     cannot be served, has its count and no tokens: images of a few bytes would become gigabytes.
     """
-    fields = _object(body)
-    _model(fields, limits)
+    fields = object_of(body)
+    model_of(fields, limits)
     pieces = list(_chat_pieces(fields) if "messages" in fields else _prompt_pieces(fields))
     count = -(-sum(map(_size, pieces)) // prompt.BYTES_PER_TOKEN)
     ids = prompt.decode_ids(_material(pieces)) if count <= limits.max_model_len else []
@@ -312,23 +335,23 @@ def tokenized(body: bytes, limits: Limits) -> bytes:
     answered["token_strs"] = None
     if _flag(fields, "return_token_strs"):
         answered["token_strs"] = [prompt.encode_ids([number]).decode(errors="replace") for number in ids]
-    return _dumps(answered)
+    return dumps(answered)
 
 
 def detokenized(body: bytes, limits: Limits) -> bytes:
     """Return the answer of /detokenize to token ids. Raises ApiError 400 or 404."""
-    fields = _object(body)
-    _model(fields, limits)
+    fields = object_of(body)
+    model_of(fields, limits)
     ids = fields.get("tokens")
     if not isinstance(ids, list) or not all(type(number) is int for number in ids):
         raise ApiError(400, "tokens must be a list of token ids", param="tokens")
     material = _encoded(ids, "tokens")
-    return _dumps({"prompt": material.rstrip(b"\0").decode(errors="replace")})
+    return dumps({"prompt": material.rstrip(b"\0").decode(errors="replace")})
 
 
 def lora_name(body: bytes, *, load: bool) -> str:
     """Return the adapter that a load or unload names. Raises ApiError 400."""
-    fields = _object(body)
+    fields = object_of(body)
     name = fields.get("lora_name")
     path = fields.get("lora_path")
     if not isinstance(name, str) or not name or len(name) > MAX_NAME:
@@ -357,6 +380,36 @@ class Usage:
         }
 
 
+def single_prompts(body: bytes) -> list[bytes]:
+    """Return a body for each prompt of a list of several; [] for any other body."""
+    fields = object_of(body)
+    prompts = fields.get("prompt")
+    if not isinstance(prompts, list) or len(prompts) < 2 or type(prompts[0]) is int:
+        return []
+    if len(prompts) > MAX_PROMPTS:
+        raise ApiError(400, f"prompt must hold at most {MAX_PROMPTS} prompts", param="prompt")
+    return [json.dumps({**fields, "prompt": each}).encode() for each in prompts]
+
+
+def batch_answer(made: list[Generation], answer_id: str, created: int, usages: list["Usage"]) -> bytes:
+    """Return the whole answer to several prompts."""
+    choices = [
+        {
+            "index": index,
+            "logprobs": None,
+            "finish_reason": each.finish_reason,
+            "text": prompt.text(each.digest, each.output_tokens),
+        }
+        for index, each in enumerate(made)
+    ]
+    usage = Usage(
+        sum(each.prompt_tokens for each in usages),
+        sum(each.completion_tokens for each in usages),
+        sum(each.cached_tokens for each in usages),
+    )
+    return dumps({**_head(made[0], answer_id, created, ""), "choices": choices, "usage": usage.fields()})
+
+
 def answer(
     made: Generation, answer_id: str, created: int, usage: Usage, transfer: dict[str, object] | None = None
 ) -> bytes:
@@ -366,14 +419,23 @@ def answer(
     """
     text = prompt.text(made.digest, made.output_tokens)
     choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": made.finish_reason}
-    if made.chat:
+    if made.tool:
+        call = tool_call(made.tool, answer_id, json.dumps({"text": text}))
+        choice["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice["finish_reason"] = "tool_calls"
+    elif made.chat:
         choice["message"] = {"role": "assistant", "content": text}
     else:
         choice["text"] = text
     whole = {**_head(made, answer_id, created, ""), "choices": [choice], "usage": usage.fields()}
     if transfer:
         whole["kv_transfer_params"] = transfer
-    return _dumps(whole)
+    return dumps(whole)
+
+
+def tool_call(name: str, answer_id: str, arguments: str) -> dict[str, object]:
+    """Return a call of a tool in a chat's answer."""
+    return {"id": f"call_{answer_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 class SseWriter:
@@ -390,7 +452,11 @@ class SseWriter:
         """Return what precedes the first token: a chat's role."""
         if not self._made.chat:
             return b""
-        return self._event([_choice({"delta": {"role": "assistant", "content": ""}}, None)])
+        role = self._event([_choice({"delta": {"role": "assistant", "content": ""}}, None)])
+        if not self._made.tool:
+            return role
+        call = tool_call(self._made.tool, str(self._head["id"]), '{"text": "')
+        return role + self._event([_choice({"delta": {"tool_calls": [{"index": 0, **call}]}}, None)])
 
     def tokens(self, start: int, stop: int) -> bytes:
         """Return the events of the tokens `start` to `stop` (excluded)."""
@@ -400,7 +466,10 @@ class SseWriter:
     def ending(self, usage: Usage) -> bytes:
         """Return what follows the last token: finish reason, usage if asked for, and [DONE]."""
         empty: dict[str, object] = {"delta": {}} if self._made.chat else {"text": ""}
-        events = self._event([_choice(empty, self._made.finish_reason)])
+        events, reason = b"", self._made.finish_reason
+        if self._made.tool:
+            events, reason = self._arguments('"}'), "tool_calls"
+        events += self._event([_choice(empty, reason)])
         if self._made.include_usage:
             events += self._event([], usage.fields())
         return events + b"data: [DONE]\n\n"
@@ -409,10 +478,17 @@ class SseWriter:
         fields = {**self._head, "choices": choices}
         if self._made.include_usage:
             fields["usage"] = usage
-        return b"data: " + _dumps(fields) + b"\n\n"
+        return b"data: " + dumps(fields) + b"\n\n"
+
+    def _arguments(self, text: str) -> bytes:
+        call = {"index": 0, "function": {"arguments": text}}
+        return self._event([_choice({"delta": {"tool_calls": [call]}}, None)])
 
     def _template(self) -> Callable[[str], str]:
         mark = "\u0000"
+        if self._made.tool:
+            before, after = self._arguments(mark).decode().rsplit(json.dumps(mark), 1)
+            return lambda word: f'{before}"{word}"{after}'
         content: dict[str, object] = {"delta": {"content": mark}} if self._made.chat else {"text": mark}
         event = self._event([_choice(content, None)]).decode()
         before, after = event.rsplit(json.dumps(mark), 1)
@@ -428,5 +504,6 @@ def _head(made: Generation, answer_id: str, created: int, suffix: str) -> dict[s
     return {"id": answer_id, "object": kind, "created": created, "model": made.model}
 
 
-def _dumps(value: object) -> bytes:
+def dumps(value: object) -> bytes:
+    """Return compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from model_server_sim import prompt, protocol
+from model_server_sim import pooling, prompt, protocol
+from model_server_sim.dialects import Messages, Responses, as_body
 from model_server_sim.driver import Driver, Stream
 from model_server_sim.engine import Engine, Request, Sequence, Step
 from model_server_sim.faults import Faults
@@ -42,6 +43,8 @@ ECHO_CHUNK_BYTES = 16 * 1024
 JSON_TYPE = "application/json"
 #: Adapters that a server keeps registered, so that strangers cannot make the list grow without end.
 MAX_ADAPTERS = 1000
+#: Responses that a server keeps for later turns, likewise.
+MAX_STORED = 1000
 FAULTS_PATH: Final = "/sim/faults"
 CRASH_PATH: Final = "/sim/crash"
 
@@ -80,6 +83,8 @@ class ServerSettings:
     """Adapters may be loaded and unloaded by request, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
     dev_mode: bool = False
     """Sleep, wake and reset of the prefix cache are served, as with VLLM_SERVER_DEV_MODE."""
+    api_key: str = ""
+    """Key that calls under /v1 must bring; "" for none."""
     admin: bool = False
     """Faults can be injected by request."""
     role: Role = Role.NONE
@@ -145,6 +150,8 @@ class ModelServer:
         self._crash = crash
         self._created = int(time.time())
         self._answers = 0
+        self._turns: dict[str, list[dict[str, Any]]] = {}
+        self._stored: dict[str, bytes] = {}
         self._units: list[Unit] = []
         for rank, numbers in zip(settings.ranks, uniform, strict=False):
             metrics = EngineMetrics(
@@ -190,6 +197,15 @@ class ModelServer:
         router, settings = app.router, self._settings
         router.add_post("/v1/completions", self._completions)
         router.add_post("/v1/chat/completions", self._chat)
+        router.add_post("/v1/messages", self._messages)
+        router.add_post("/v1/messages/count_tokens", self._count_tokens)
+        router.add_post("/v1/responses", self._responses)
+        router.add_get("/v1/responses/{id}", self._response)
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            router.add_post(path, self._rerank)
+        router.add_post("/v1/embeddings", self._embeddings)
+        router.add_post("/v1/audio/transcriptions", self._transcription)
+        router.add_post("/v1/images/generations", self._images)
         router.add_post("/tokenize", self._tokenize)
         router.add_post("/detokenize", self._detokenize)
         router.add_get("/v1/models", self._models)
@@ -220,12 +236,18 @@ class ModelServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Turn refusals into OpenAI-style errors; hold everything back while the server hangs."""
+        """Turn refusals into errors in the API's form; hold everything back while the server hangs."""
         if not self._answering.is_set() and request.path != FAULTS_PATH:
             await self._answering.wait()
         try:
+            self._check_key(request)
             return await handler(request)
         except ApiError as error:
+            if request.path.startswith("/v1/messages"):
+                body = Messages.error(error)
+                return web.Response(
+                    body=body, status=error.status, content_type=JSON_TYPE, headers=self._headers
+                )
             return self._error(error)
         except web.HTTPRequestEntityTooLarge:
             refusal = ApiError(413, f"the body exceeds {MAX_BODY_BYTES} bytes", kind="RequestTooLargeError")
@@ -239,13 +261,107 @@ class ModelServer:
         headers = self._headers
         return web.Response(body=error.body(), status=error.status, content_type=JSON_TYPE, headers=headers)
 
+    def _check_key(self, request: web.Request) -> None:
+        """Raise ApiError 401 without the key; as in vLLM, only paths under /v1 need it."""
+        key = self._settings.api_key
+        if key and request.path.startswith("/v1"):
+            given = request.headers.get("authorization", ""), request.headers.get("x-api-key", "")
+            if given[0] != f"Bearer {key}" and given[1] != key:
+                raise ApiError(401, "Unauthorized", kind="AuthenticationError")
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
+        bodies = [] if ECHO_HEADER in request.headers else protocol.single_prompts(await request.read())
+        if bodies:
+            return await self._batch(request, bodies)
         return await self._generate(request, chat=False)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, chat=True)
 
-    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def _messages(self, request: web.Request) -> web.StreamResponse:
+        fields = protocol.object_of(await request.read())
+        return await self._generate(request, chat=True, dialect=Messages, fields=Messages.chat(fields))
+
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        fields = Messages.chat(protocol.object_of(await request.read()), counts=True)
+        counted = protocol.tokenized(as_body(fields), self._limits)
+        return self._json(protocol.dumps({"input_tokens": protocol.object_of(counted)["count"]}))
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        asked = protocol.object_of(await request.read())
+        fields = Responses.chat(asked, self._turns)
+        return await self._generate(request, chat=True, dialect=Responses, fields=fields)
+
+    async def _response(self, request: web.Request) -> web.Response:
+        stored = self._stored.get(request.match_info["id"])
+        if stored is None:
+            message = f"Response with id '{request.match_info['id']}' not found."
+            raise ApiError(404, message, kind="NotFoundError", param="response_id")
+        return self._json(stored)
+
+    def _store(self, made: Generation, answer_id: str, usage: protocol.Usage, fields: dict[str, Any]) -> None:
+        """Keep a response and its turns, the newest MAX_STORED of them."""
+        if fields.get("store") is False:
+            return
+        said = {"role": "assistant", "content": prompt.text(made.digest, made.output_tokens)}
+        self._turns[answer_id] = [*fields["messages"], said]
+        self._stored[answer_id] = Responses.answer(made, answer_id, int(time.time()), usage)
+        while len(self._turns) > MAX_STORED:
+            oldest = next(iter(self._turns))
+            del self._turns[oldest], self._stored[oldest]
+
+    async def _batch(self, request: web.Request, bodies: list[bytes]) -> web.Response:
+        """Answer a list of prompts, one choice for each."""
+        whole = await request.read()
+        made = [protocol.parse(body, self._limits, chat=False) for body in bodies]
+        if made[0].stream:
+            raise ApiError(400, "prompt: the simulator streams one prompt only", param="prompt")
+        unit, ids = self._unit(request), [self._next_id(each) for each in made]
+        streams = [self._submit(unit, each, own) for each, own in zip(made, ids, strict=True)]
+        try:
+            for stream in streams:
+                await stream.more_than(0)
+            usages = [_usage(stream.sequence) for stream in streams]
+        finally:
+            for stream in streams:
+                unit.driver.close(stream)
+                unit.metrics.ended(stream.sequence, "stop" if stream.sequence.finished else "abort")
+        headers = {**self._headers, REQUEST_SHA256_HEADER: hashlib.sha256(whole).hexdigest()}
+        answer = protocol.batch_answer(made, ids[0], int(time.time()), usages)
+        return web.Response(body=answer, content_type=JSON_TYPE, headers=headers)
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        fields = protocol.object_of(await request.read())
+        model = protocol.model_of(fields, self._limits)
+        return self._json(pooling.embeddings(fields, model, self._number("embd"), int(time.time())))
+
+    async def _rerank(self, request: web.Request) -> web.Response:
+        fields = protocol.object_of(await request.read())
+        model = protocol.model_of(fields, self._limits)
+        return self._json(pooling.rerank(fields, model, self._number("rerank")))
+
+    async def _transcription(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        protocol.model_of({key: value for key, value in form.items() if key == "model"}, self._limits)
+        file = form.get("file")
+        if not isinstance(file, web.FileField):
+            raise ApiError(400, "file must be an uploaded file", param="file")
+        return self._json(pooling.transcription(file.file.read()))
+
+    async def _images(self, request: web.Request) -> web.Response:
+        fields = protocol.object_of(await request.read())
+        protocol.model_of(fields, self._limits)
+        return self._json(pooling.images(fields, int(time.time())))
+
+    async def _generate(
+        self,
+        request: web.Request,
+        *,
+        chat: bool,
+        dialect: type[Messages] | type[Responses] | None = None,
+        fields: dict[str, Any] | None = None,
+    ) -> web.StreamResponse:
+        """Answer a generation; of another API than OpenAI's older two in its `dialect`, `fields` its chat."""
         body = await request.read()
         headers = {
             **self._headers,
@@ -257,24 +373,30 @@ class ModelServer:
         refusal = self._faults.refusal(self._uniform)
         if refusal:
             raise refusal
-        made = protocol.parse(body, self._limits, chat=chat)
+        asked = body if fields is None else as_body(fields)
+        made = protocol.parse(asked, self._limits, chat=chat)
         self._check_role(made)
         if self._sidecar is not None:
             made = await self._sidecar.prepare(request, body, made, headers)
         headers[CONTENT_SHA256_HEADER] = prompt.content_sha256(made.digest, made.output_tokens)
-        answer_id = self._next_id(made)
+        answer_id = self._next_id(made, dialect.prefix if dialect else "")
         unit = self._unit(request)
         stream = self._submit(unit, made, answer_id)
         reason = "abort"
         try:
             if made.stream:
-                response = await self._send_events(request, made, stream, headers)
+                response = await self._send_events(request, made, stream, headers, dialect)
             else:
                 await stream.more_than(0)
                 usage = _usage(stream.sequence)
-                transfer = self._offer(unit, made, answer_id) if made.remote_decode else None
-                whole = protocol.answer(made, answer_id, int(time.time()), usage, transfer)
+                if dialect is None:
+                    transfer = self._offer(unit, made, answer_id) if made.remote_decode else None
+                    whole = protocol.answer(made, answer_id, int(time.time()), usage, transfer)
+                else:
+                    whole = dialect.answer(made, answer_id, int(time.time()), usage)
                 response = web.Response(body=whole, content_type=JSON_TYPE, headers=headers)
+            if dialect is Responses and fields is not None:
+                self._store(made, answer_id, _usage(stream.sequence), fields)
             reason = made.finish_reason
         finally:
             unit.driver.close(stream)
@@ -341,10 +463,16 @@ class ModelServer:
         return stream
 
     async def _send_events(
-        self, request: web.Request, made: Generation, stream: Stream, headers: Mapping[str, str]
+        self,
+        request: web.Request,
+        made: Generation,
+        stream: Stream,
+        headers: Mapping[str, str],
+        dialect: type[Messages] | type[Responses] | None,
     ) -> web.StreamResponse:
         """Send the answer as server-sent events. aiohttp sends the headers with the first write: a token."""
-        writer = protocol.SseWriter(made, stream.sequence.request.request_id, int(time.time()))
+        make = protocol.SseWriter if dialect is None else dialect.Writer
+        writer = make(made, stream.sequence.request.request_id, int(time.time()))
         response = web.StreamResponse(headers={**headers, "Cache-Control": "no-cache"})
         response.content_type = "text/event-stream"
         await response.prepare(request)
@@ -479,9 +607,14 @@ class ModelServer:
     def _json(self, body: bytes) -> web.Response:
         return web.Response(body=body, content_type=JSON_TYPE, headers=self._headers)
 
-    def _next_id(self, made: Generation) -> str:
+    def _next_id(self, made: Generation, prefix: str = "") -> str:
         self._answers += 1
-        return f"{'chatcmpl' if made.chat else 'cmpl'}-{made.digest:016x}{self._answers:08x}"
+        name = f"{prefix}_" if prefix else "chatcmpl-" if made.chat else "cmpl-"
+        return f"{name}{made.digest:016x}{self._answers:08x}"
+
+    def _number(self, prefix: str) -> str:
+        self._answers += 1
+        return f"{prefix}-{self._answers:08x}"
 
 
 class Readiness:

@@ -68,6 +68,7 @@ def bootstrap(
         "@type": _HCM,
         "stat_prefix": "pool",
         "http_protocol_options": {"enable_trailers": True},
+        "always_set_request_id_in_response": True,
         "local_reply_config": local_reply_config(),
         "route_config": {"virtual_hosts": hosts},
         "http_filters": [

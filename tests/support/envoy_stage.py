@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -27,6 +27,13 @@ JSON = {"content-type": "application/json"}
 def endpoint(address: str) -> Endpoint:
     host, _, port = address.rpartition(":")
     return Endpoint(f"server-{port}", "default", host, int(port))
+
+
+class Addressed(Protocol):
+    """A model server: its address is "ip:port"."""
+
+    @property
+    def address(self) -> str: ...
 
 
 class Stage:
@@ -68,7 +75,7 @@ class Stage:
         )
         self.url = await self._stack.enter_async_context(proxy)
 
-    def offer(self, *servers: EchoServer) -> None:
+    def offer(self, *servers: Addressed) -> None:
         self.router.replace_endpoints([endpoint(each.address) for each in servers])
 
     async def flush_traces(self) -> None:

@@ -23,6 +23,8 @@ _QUOTE: Final = 0x22
 _MAX_PREFIX: Final = 4096
 #: Bytes of a line that are held until the rest of it comes; a longer one is read as it passes.
 MAX_CARRY: Final = 4096
+#: Longer events, in bytes, are searched for usage rather than decoded when they begin like the one before.
+_LONG: Final = 1024
 #: How often in a stream the beginning is looked for, unless it is found to recur.
 _MAX_LEARNS: Final = 16
 
@@ -123,7 +125,7 @@ class StreamReader:
             if size < piece.find(b'"', size) == len(piece) - self._rest and piece.endswith(self._suffix):
                 self.tokens += 1
                 return True
-            if self._is_alike(piece, size):
+            if len(piece) > _LONG and self._is_alike(piece, size):
                 self.tokens += 1
                 return True
         tokens = self.tokens
@@ -131,8 +133,10 @@ class StreamReader:
         return self.tokens > tokens
 
     def _is_alike(self, piece: bytes, size: int) -> bool:
-        """Tell whether the rest of the piece, too, says no more than that it is a token."""
+        """Tell whether the rest of a long event, as with logprobs, says no more than that it is a token."""
         if piece.find(b"\n", size) != len(piece) - self._tail or piece[size] == _QUOTE:
+            return False
+        if piece.find(_META, size) >= 0:
             return False
         at = piece.find(_USAGE, size)
         return at < 0 or piece[at + 7 : at + 12] == b":null" or piece[at + 7 : at + 13] == b": null"

@@ -66,8 +66,10 @@ class NameRestorer:
                 self._end_value()
             elif self._held:  # a line ends in a string: no JSON
                 self._give_up()
-        if fresh and len(self._out) == 2 and self._done < _MAX_PREFIX and _is_one_event(piece, 0):
-            self._before, self._after = piece[: self._done], b"".join(self._out)
+        out = self._out
+        alone = fresh and len(out) == 2 and out[1] is self._name and _is_one_event(piece, 0)
+        if alone and self._done < _MAX_PREFIX:
+            self._before, self._after = piece[: self._done], b"".join(out)
         return self._edited(piece)
 
     def rest(self) -> bytes:
