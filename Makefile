@@ -97,9 +97,10 @@ interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's te
 	  apt-get install -y -qq nghttp2-client >/dev/null 2>&1; } || \
 	echo "nghttp2's tools (nghttp, h2load) are not there: the tests against them will skip"
 
-fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core, then the readers of request bodies, each for FUZZ_SECONDS (an hour)
+fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core, then the readers of request bodies and of responses, each for FUZZ_SECONDS (an hour)
 	@$(BIN)/python tests/fuzz/lean_grpc/fuzz_core.py --seconds $(or $(FUZZ_SECONDS),3600)
 	@$(BIN)/python tests/fuzz/ext_proc/fuzz_bodies.py --seconds $(or $(FUZZ_SECONDS),3600)
+	@$(BIN)/python tests/fuzz/ext_proc/fuzz_responses.py --seconds $(or $(FUZZ_SECONDS),3600)
 
 demo: $(if $(filter kubelet,$(NODE)),kubelet-tools,control-plane) ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it; NODE=kubelet runs it in containers
 	@$(BIN)/headroom demo up --node=$(NODE) $(if $(CHECK),--check)

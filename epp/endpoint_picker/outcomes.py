@@ -74,4 +74,5 @@ _RETRY_AFTER = {
     Outcome.SATURATED: 1,
     Outcome.SHUTTING_DOWN: 1,
     Outcome.OVERLOADED: 1,
+    Outcome.TTL_EXPIRED: 1,
 }

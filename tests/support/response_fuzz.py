@@ -3,12 +3,13 @@
 import random
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 from ext_proc.body.response.readers import DocumentReader, StreamReader
 from ext_proc.body.response.restore import NameRestorer
 
 ASKED, SENT = 'as"ked', "sent/model"
-Signature = tuple[object, ...]
+Signature = tuple[Any, ...]
 
 
 def cut(text: bytes, places: Iterable[int]) -> list[bytes]:
@@ -56,5 +57,5 @@ def run(data: bytes) -> Signature:
         assert b"model" in text or b"\\u" in text
         assert len(edited[0]) <= len(text) * 2
     usage, tokens, failed, response_id = seen[0]
-    shape = None if usage is None else tuple(bool(count) for count in usage)  # type: ignore[attr-defined]
-    return stream, shape, min(tokens, 3), failed, bool(response_id), edited[0] != text  # type: ignore[type-var]
+    shape = None if usage is None else tuple(bool(count) for count in usage)
+    return stream, shape, min(tokens, 3), failed, bool(response_id), edited[0] != text

@@ -22,7 +22,8 @@ LONGEST = 3_000
 TOKENS = [
     b"data: ", b"data:", b"\n", b"\n\n", b"\r\n", b"\r", b"{", b"}", b"[", b"]", b'"', b"\\", b":", b",",
     b" ", b'\\"', b"\\u0041", b"null", b"true", b"0", b"1.5e3", b"9007199254740993", b"[DONE]",
-    b": ping\n\n",    b"event: error\n", b'"usage":', b'"usage":null', b'"usage": {"prompt_tokens": 7}', b'"choices":[',
+    b": ping\n\n", b"event: error\n",
+    b'"usage":', b'"usage":null', b'"usage": {"prompt_tokens": 7}', b'"choices":[',
     b'{"delta":{"content":"x"}}', b'"delta":', b'"content":""', b'"content":"a"', b'"text":"b"', b'"type":',
     b'"response.created"', b'"content_block_delta"', b'"error":', b'"response":{"id":"r1"', b'"message":{',
     b'"model":', b'"sent/model"', b'"model":"sent/model"', b'"sent\\/model"',
@@ -84,6 +85,7 @@ def main() -> int:
             shown = run(data)
         except Exception:
             path = CORPUS / f"failed-{hashlib.sha256(data).hexdigest()[:12]}.bin"
+            CORPUS.mkdir(exist_ok=True)
             path.write_bytes(data)
             traceback.print_exc()
             print(f"seed {seed}: failed after {runs} runs; the input is in {path}")

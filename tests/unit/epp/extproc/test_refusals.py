@@ -1,6 +1,7 @@
 """What a client gets in place of an answer, in the dialect that it speaks."""
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -119,3 +120,11 @@ def test_every_outcome_has_a_status_a_type_and_a_metric_code() -> None:
             answer = reply(headers(), outcome)
             assert answer.status.code == outcome.http_status >= 400
             assert outcome.code
+
+
+def test_the_page_in_docs_lists_every_answer_with_its_status() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "errors.md").read_text()
+    rows = {cells[2].strip(" `"): cells for line in page.splitlines() if len(cells := line.split("|")) == 7}
+    for outcome in Outcome:
+        if outcome is not Outcome.PICKED:
+            assert rows[outcome.value][1].strip() == str(outcome.http_status), outcome

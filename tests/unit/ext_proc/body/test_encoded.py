@@ -43,7 +43,7 @@ def reading(reader: ResponseReader, name: str) -> EncodedReader:
 
 @encodings
 @given(cuts=st.lists(st.integers(0, 2000), max_size=6))
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_usage_and_tokens_are_read_whatever_the_cuts(name: str, cuts: list[int]) -> None:
     body = ENCODINGS[name](b"".join(EVENTS))
     edges = [0, *sorted({cut % len(body) for cut in cuts} - {0}), len(body)]

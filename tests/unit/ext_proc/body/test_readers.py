@@ -142,7 +142,7 @@ def test_a_stream_event_by_event(name: str) -> None:
 
 
 @streams
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(cuts=st.lists(st.integers(0, 100_000), max_size=12))
 def test_a_stream_cut_anywhere(name: str, cuts: list[int]) -> None:
     text, usage, tokens = STREAMS[name]
@@ -257,7 +257,7 @@ DOCUMENTS: dict[str, tuple[dict[str, Any], tuple[int, int, int] | None]] = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(cuts=st.lists(st.integers(0, 400_000), max_size=8))
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 def test_a_document_cut_anywhere(name: str, cuts: list[int]) -> None:
     fields, usage = DOCUMENTS[name]
     assert read(cut(json.dumps(fields).encode(), cuts), DocumentReader()).usage == usage

@@ -45,7 +45,7 @@ STREAM = (
 
 
 @given(st.lists(st.integers(0, 5000), max_size=12))
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 def test_only_the_names_in_their_places_change_whatever_the_cuts(cuts: list[int]) -> None:
     before = named(STREAM, SENT)
     assert restored(cut(before, cuts), events=True) == named(STREAM, ASKED)
@@ -55,6 +55,15 @@ def test_byte_by_byte_and_event_by_event() -> None:
     before, after = named(STREAM, SENT), named(STREAM, ASKED)
     assert restored((bytes((byte,)) for byte in before), events=True) == after
     assert restored([part + b"\n\n" for part in before.split(b"\n\n")[:-1]], events=True) == after
+
+
+def test_an_event_that_begins_like_the_one_before_may_be_followed_by_another_in_its_piece() -> None:
+    event = CHAT_EVENT.removesuffix("\n")
+    for between in ("\n", "\r\n", ""):
+        pieces = [CHAT_EVENT, CHAT_EVENT, f"{event}{between}{CHAT_EVENT}"]
+        text = "".join(pieces)
+        whole = restored([named(text, SENT)], events=True)
+        assert restored([named(piece, SENT) for piece in pieces], events=True) == whole
 
 
 def test_nothing_is_held_but_a_name() -> None:
@@ -83,7 +92,7 @@ def test_nothing_is_held_but_a_name() -> None:
     ],
 )
 @given(cuts=st.lists(st.integers(0, 110_000), max_size=6))
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_a_document_cut_anywhere(document: str, cuts: list[int]) -> None:
     before = named(document, SENT)
     assert restored(cut(before, cuts), events=False) == named(document, ASKED)

@@ -95,8 +95,8 @@ class StreamReader:
     """Reads server-sent events, whatever the cuts between pieces. Lines end with LF or CR LF."""
 
     __slots__ = (
-        "_carry", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_rest", "_size",
-        "_slimmer", "_suffix", "_tail", "failed", "response_id", "tokens",
+        "_begins", "_carry", "_learned_at", "_learns", "_lines", "_merge", "_parked", "_prefix", "_rest",
+        "_size", "_slimmer", "_suffix", "_tail", "failed", "response_id", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -115,7 +115,8 @@ class StreamReader:
         self._learned_at = 0  # tokens at that time
         self._carry = b""  # the beginning of a line
         # Inside a longer line, or a value of several lines:
-        self._lines = Lines()
+        self._lines = Lines(begun=True)
+        self._begins = True  # no byte of the stream has been read
         self._slimmer: Slimmer | None = None
 
     def feed(self, piece: bytes) -> bool:
@@ -156,6 +157,11 @@ class StreamReader:
             piece = self._carry + piece
             self._carry = b""
             self._prefix, self._parked = self._parked, _NEVER
+        if self._begins and (len(piece) >= len(BOM) or piece.endswith(b"\n")):
+            self._begins = False
+            piece = piece.removeprefix(BOM)
+            if not piece:
+                return
         if self._walks():
             self._walk(piece)
             return
@@ -176,9 +182,7 @@ class StreamReader:
 
     def _whole_lines(self, piece: bytes) -> None:
         """Take whole lines; go over to `_walk` where a line's data is not the whole value."""
-        at, size, found = 0, len(piece), None
-        if piece.startswith(BOM):
-            at = len(BOM)
+        at, size, found, tokens = 0, len(piece), None, self.tokens
         while at < size:
             end = piece.find(b"\n", at)
             if piece.startswith(DATA, at):
@@ -191,7 +195,7 @@ class StreamReader:
                     self._note(said)
                     found = said if said.token else None
             at = end + 1
-        if found is not None and self._learns:
+        if found is not None and self._learns and self.tokens == tokens + 1:
             self._learn(piece, found)
 
     def _learn(self, piece: bytes, said: Said) -> None:

@@ -67,7 +67,7 @@ class NameRestorer:
             elif self._held:  # a line ends in a string: no JSON
                 self._give_up()
         out = self._out
-        alone = fresh and len(out) == 2 and out[1] is self._name and _is_one_event(piece, 0)
+        alone = fresh and len(out) == 2 and out[1] is self._name and _is_one_event(piece, self._done)
         if alone and self._done < _MAX_PREFIX:
             self._before, self._after = piece[: self._done], b"".join(out)
         return self._edited(piece)
@@ -137,4 +137,5 @@ class NameRestorer:
 
 
 def _is_one_event(piece: bytes, start: int) -> bool:
-    return piece.find(b"\n\n", start) == len(piece) - 2
+    """Tell whether the line of `start` is the last of the piece, but for the empty one after it."""
+    return piece.find(b"\n", start) == len(piece) - 2 and piece.endswith(b"\n")

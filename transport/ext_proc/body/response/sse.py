@@ -21,11 +21,13 @@ class Part(IntEnum):
 
 
 class Lines:
-    """Where in its lines a stream is. Lines end with LF or CR LF."""
+    """Where in its lines a stream is. Lines end with LF or CR LF; a byte order mark may precede the first."""
 
-    __slots__ = ("_field", "_in_data", "_in_line")
+    __slots__ = ("_begun", "_field", "_in_data", "_in_line")
 
-    def __init__(self) -> None:
+    def __init__(self, *, begun: bool = False) -> None:
+        """`begun`: the bytes to come are not the stream's first."""
+        self._begun = begun
         self._in_line = False  # after the field's name, up to the end of the line
         self._in_data = False  # that line holds data
         self._field = b""  # the beginning of a line, while it may become "data:"
@@ -61,12 +63,15 @@ class Lines:
         field = self._field + piece[at : at + 1]
         self._field = b""
         if field in {b"\n", b"\r\n"}:
+            self._begun = True
             return True
         if field == DATA:
             self._in_line = self._in_data = True
-        elif field != BOM:
-            if DATA.startswith(field) or BOM.startswith(field) or field == b"\r":
+        elif DATA.startswith(field) or field == b"\r" or (BOM.startswith(field) and not self._begun):
+            if field != BOM:
                 self._field = field
-            else:
-                self._in_line = piece[at] != _LF
+                return False
+        else:
+            self._in_line = piece[at] != _LF
+        self._begun = True
         return False
