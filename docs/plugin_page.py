@@ -103,6 +103,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "is refused",
     "inflight-load-producer": "the ledger is built in and always on; this adds expected answers; "
     "replicas share nothing",
+    "endpoint-notification-source": "it does nothing: the picker follows endpoints without being asked to",
     "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
     "label-selector-filter": "none left is 503, not 429",
     "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",
@@ -110,7 +111,9 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "runs and waits takes one slot, not two",
     "max-score-picker": "`maxNumOfEndpoints` is 3, so that a dead primary has fallbacks",
     "metrics-data-source": "https is verified unless insecureSkipVerify says otherwise; a token may go along",
-    "no-hit-lru-scorer": "the names of producers are not parameters: each output has one producer",
+    "mm-embeddings-cache-producer": "items weigh alike unless the tokens are known; it needs no notification "
+    "source",
+    "no-hit-lru-scorer": "one producer of prefix matches is used for all plugins; another name is refused",
     "openai-parser": "without passthrough-parser it reads JSON bodies on all paths",
     "passthrough-parser": "it acts only where a configuration names it; there it is the last one by default",
     "pd-profile-handler": "the names of producers are no parameters: each output has one producer; a prefill "
@@ -118,7 +121,10 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "prefix-based-pd-decider": "reads the match of whatever producer the configuration has; its stage's "
     "candidates are matched also where no scorer asks for it",
     "prefix-cache-affinity-filter": "`ttftSource: latencyPredictor` is refused until there is a predictor",
-    "prefix-cache-scorer": "the name of the producer is no parameter: each output has one producer",
+    "precise-prefix-cache-producer": "the approximate index answers where events cannot; bounded by blocks, "
+    "2,500,000; no engine setting must match; `ranks` and `maxBlocksPerServer` are only here; Redis is not "
+    "offered; more: docs/prefix-cache.md",
+    "prefix-cache-scorer": "one producer of prefix matches is used for all plugins; another name is refused",
     "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
     "queue-scorer": "counts what was sent since the last scrape, by the endpoint's speed; an unknown "
     "queue scores 0 while one is known",
@@ -129,6 +135,8 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "sessions); the session follows the endpoint that answered; no token for an error of the server",
     "session-affinity-scorer": "as session-affinity-filter",
     "session-id-producer": "it is not added by itself",
+    "token-producer": "by default it asks the pool's own servers (`modelServers`); a request waits for "
+    "`budget`, 50 ms, not for `timeout`; `estimate` has no tokens and no settings; `local` is only here",
     "topology-affinity-filter": "refused without a profile handler that chooses a peer",
     "topology-affinity-scorer": "as topology-affinity-filter",
     "topology-extractor": "the host is the pod's node unless hostnameLabel names a label",

@@ -14,10 +14,13 @@ from cluster_client.api import KubernetesApi
 from endpoint_picker.datalayer.contact import endpoint_health
 from endpoint_picker.datalayer.file_discovery import FileWatch
 from endpoint_picker.datalayer.kubernetes_watch import PoolWatch
+from endpoint_picker.datalayer.kv_subscriber import REPLAYS, KvSubscriber
 from endpoint_picker.datalayer.scrape_columns import ExporterColumns, ScrapeColumns
 from endpoint_picker.datalayer.scraper import Scraper
 from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.datalayer.token_client import TokenClient
 from endpoint_picker.observability.flow_metrics import FlowMetrics
+from endpoint_picker.observability.kv_gauges import add_kv_metrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
 from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
@@ -75,7 +78,11 @@ class Picker:
         self.router.observe_flow(
             FlowMetrics(self.servers.metrics, settings.pool_name, lambda: self.router.flow)
         )
-        self._timer = WaitingTimer(self.router, asyncio.get_running_loop())
+        loop, pool = asyncio.get_running_loop(), self.router.pool
+        self._timer = WaitingTimer(self.router, loop)
+        self.kv_events = KvSubscriber(pool.kv_sources, pool.kv, loop, clock=pool.clock)
+        self.tokens = TokenClient(pool.tokenizing, loop, clock=pool.clock)
+        add_kv_metrics(self.servers.metrics, pool, lambda: self.kv_events, REPLAYS)
         self._api: KubernetesApi | None = None
         self._watch: PoolWatch | FileWatch = self._discovery()
         self._stop = asyncio.Event()
@@ -127,6 +134,8 @@ class Picker:
             await _cancel([*tasks, serving, stopping])
             await self.servers.stop()
             self._timer.close()
+            self.kv_events.close()
+            await self.tokens.close()
             if self._api is not None:
                 await self._api.close()
             _log.info("stopped")
@@ -150,6 +159,8 @@ class Picker:
         if self.router.apply_config(text):
             self.scraper.use(self.router.config.scrape)
             self.exporters.use(self.router.config.exporter)
+            self.kv_events.follow()
+            self.tokens.follow()
             _log.info("configuration in use", extra={"warnings": list(self.router.config.warnings)})
         else:
             self._complain("configuration", self.router.offered.config)

@@ -17,6 +17,7 @@ class Reservation:
     __slots__ = (
         "answered",
         "decode_tokens",
+        "expects_events",
         "generation",
         "is_primary",
         "prefix_chain",
@@ -50,6 +51,9 @@ class Reservation:
         """Session that was bound to the endpoint with this decision; "" when none was."""
         self.prefix_chain: Sequence[int] = ()
         """Hashes of the prompt's blocks, kept until the first byte shows which endpoint computed them."""
+
+    expects_events: bool
+    """Its server has blocks to compute, of which KV events will tell; not set where they are not followed."""
 
 
 class Decision:

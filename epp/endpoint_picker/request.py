@@ -1,11 +1,33 @@
 """The input of a decision: one request as plain values. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 Timed = tuple[str, float, float]
 """Name, begin and end of a piece of work on a request, in seconds of the pool's clock."""
+
+Media = tuple[int, int, str]
+"""First token, number of tokens and content hash of an image, a video or a piece of audio in a prompt."""
+
+
+class Tokens:
+    """The token ids of a request's prompt, as the model server makes them."""
+
+    __slots__ = ("ids", "keys", "media", "reason", "salt")
+
+    def __init__(self, ids: bytes, reason: str, *, salt: str = "", media: tuple[Media, ...] = ()) -> None:
+        self.ids = ids
+        """Four bytes each, little-endian; empty when they are not known."""
+        self.reason = reason
+        """Where they come from, or why they are not known: a word from a closed set."""
+        self.salt = salt
+        """The request's cache_salt: prompts of different salts share no blocks."""
+        self.media = media
+        """In the order of their positions."""
+        self.keys: list[int] = []
+        """Keys of the prompt's blocks in the pool's KV index, once they have been looked up."""
+
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -19,6 +41,7 @@ class InferenceRequest:
     __slots__ = (
         "attributes",
         "body_bytes",
+        "chunks",
         "headers",
         "max_tokens",
         "model",
@@ -30,6 +53,7 @@ class InferenceRequest:
         "state",
         "stream",
         "timed",
+        "tokens",
     )
 
     def __init__(
@@ -63,12 +87,23 @@ class InferenceRequest:
         self.priority = 0
         """Set by the scheduler from the priority table. A negative one may be shed."""
         self.body_bytes = body_bytes
+        self.chunks: Sequence[bytes] = ()
+        """The body as it came; empty when the proxy does not show it."""
+        self.tokens: Tokens | None = None
+        """Written by the producer of the tokenised prompt; None before that."""
         self.attributes: dict[str, str] = {}
         """Facts that request readers found, by name."""
         self.headers = headers
         """Request headers by lower-case name, for plugins that read them; may be left empty."""
         self.timed: list[Timed] | None = None
         """Where plugins add what becomes a span of the decision (a queue, a prediction); None: not traced."""
+
+    @property
+    def body(self) -> bytes:
+        """Return the whole body, for plugins that ask others about it."""
+        if len(self.chunks) > 1:
+            self.chunks = (b"".join(self.chunks),)
+        return self.chunks[0] if self.chunks else b""
 
 
 class ConditionalRequest(InferenceRequest):

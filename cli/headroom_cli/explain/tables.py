@@ -32,7 +32,7 @@ def explanation(decision: Object, picker: str) -> str:
         facts += [
             ["Endpoint", decision["endpoint"]],
             ["Fallbacks", ", ".join(decision["fallbacks"]) or "-"],
-            ["Prefix hit", f"{decision['prefixHit']:.0%}"],
+            ["Prefix hit", f"{decision['prefixHit']:.0%}" + _source(decision)],
         ]
     if decision.get("stagesLeftOut"):
         facts.append(["Left out", f"{', '.join(decision['stagesLeftOut'])} stage"])
@@ -43,6 +43,11 @@ def explanation(decision: Object, picker: str) -> str:
     if not decision.get("profiles") and decision.get("endpoints"):
         parts.append("No profile ran. The candidates:\n" + table(_signal_rows(decision)))
     return "\n\n".join(parts)
+
+
+def _source(decision: Object) -> str:
+    source = decision.get("prefixSource")
+    return f", {source}" if source else ""
 
 
 def _profile(decision: Object, profile: Object) -> str:

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from endpoint_picker import yaml_text
 from endpoint_picker.config.effective import Effective
@@ -33,6 +33,7 @@ from endpoint_picker.config.settings_plugins import (
     CoreMetricsExtractor,
     DcgmDataSource,
     DcgmExtractor,
+    EndpointNotificationSource,
     MetricsDataSource,
     SourceParams,
 )
@@ -41,7 +42,7 @@ from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import BodyReading, Hooks
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
-from endpoint_picker.scheduling.candidates import PREFIX_MATCH
+from endpoint_picker.scheduling.candidates import PREFIX_MATCH, TOKENIZED_PROMPT
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
@@ -56,6 +57,7 @@ from endpoint_picker.scheduling.plugin import (
     Picker,
     Plugin,
     PluginParams,
+    PrefixConsumerParams,
     Producer,
     RequestReader,
     SaturationDetector,
@@ -64,6 +66,7 @@ from endpoint_picker.scheduling.plugin import (
 )
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
 from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
+from endpoint_picker.scheduling.producers.token import TokenParams, TokenProducer
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.scheduler import Scheduling
@@ -98,7 +101,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
     with faults.noted():
         _check_profiles(specs, handler, listed)
     _take_named(handler, listed, faults)
-    providers = _providers(listed)
+    providers = _providers(listed, faults)
     running: list[Producer] = []
     made: list[Profile] = []
     for index, profile in enumerate(specs):
@@ -127,7 +130,8 @@ def build(text: str, registry: Registry) -> PickerConfig:
     others = [each for each in listed.values() if not isinstance(each, Producer)]
     is_queueing = gate_is_on(spec.feature_gates)
     policies = flow.policies if is_queueing else ()
-    attached = _distinct([*others, *providers.values(), detector, handler, *policies])
+    producing = [each for each in providers.values() if each.attaches_when_idle or each in running]
+    attached = _distinct([*others, *producing, detector, handler, *policies])
     # A producer whose outputs are not consumed does not run, so its follower methods are left out, too.
     idle = {id(each) for each in providers.values()} - {id(each) for each in running}
     following = [each for each in attached if isinstance(each, Follower) and id(each) not in idle]
@@ -282,6 +286,8 @@ def _idle_readers(listed: Mapping[str, Plugin]) -> Iterable[str]:
             yield f'"{name}" does nothing: no plugin reads the attribute {each.writes}'
         if isinstance(each, InflightLoadProducer) and not each.adds_output:
             yield f'"{name}" does nothing: the ledger is always on; set addEstimatedOutputTokens'
+        if isinstance(each, EndpointNotificationSource):
+            yield f'"{name}" does nothing: the picker follows endpoints without being asked to'
         if isinstance(each, TopologyExtractor) and not near:
             yield f'"{name}" does nothing: no plugin goes by topology'
 
@@ -315,9 +321,7 @@ class Instances(dict[str, Plugin]):
             params = kind.params_type.model_validate(given)
         except ValidationError as error:
             raise from_validation(error, f"{path}.parameters") from None
-        for field in kind.params_type.model_fields.values():
-            if field.deprecated and field.alias in given:
-                self.warnings.append(f"{path}.parameters.{field.alias} is deprecated; {field.deprecated}")
+        self.warnings += _deprecated(kind.params_type, given, f"{path}.parameters")
         self.params[name] = params
         try:
             return kind(params)
@@ -355,6 +359,19 @@ class Instances(dict[str, Plugin]):
                         raise ConfigError(f"{self.path_of(name)}.parameters.headroom", fault)
 
 
+def _deprecated(model: type[BaseModel], given: Mapping[str, Any], path: str) -> Iterable[str]:
+    """Yield a warning for each deprecated parameter that is given, those of nested sections included."""
+    for field in model.model_fields.values():
+        value = given.get(str(field.alias))
+        if value is None:
+            continue
+        if field.deprecated:
+            yield f"{path}.{field.alias} is deprecated; {field.deprecated}"
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+                yield from _deprecated(inner, value, f"{path}.{field.alias}")
+
+
 #: Plugins that do nothing unless a part of the configuration refers to them.
 _USED_BY_REFERENCE: Final = (
     Filter,
@@ -373,16 +390,46 @@ _USED_BY_REFERENCE: Final = (
 )
 
 
-def _providers(listed: Mapping[str, Plugin]) -> dict[str, Producer]:
-    """Return the producer of each output: the first one listed. PREFIX_MATCH has a default producer."""
+def _providers(listed: "Instances", faults: Faults) -> dict[str, Producer]:
+    """Return the producer of each output: the first one listed, or the one that a consumer names.
+
+    PREFIX_MATCH and TOKENIZED_PROMPT have default producers.
+    """
     providers: dict[str, Producer] = {}
     for plugin in listed.values():
         if isinstance(plugin, Producer):
             for output in sorted(plugin.produces):
                 providers.setdefault(output, plugin)
+    with faults.noted():
+        named = _named_matcher(listed)
+        if named is not None:
+            providers[PREFIX_MATCH] = named
     if PREFIX_MATCH not in providers:
         providers[PREFIX_MATCH] = ApproxPrefixCacheProducer(PrefixParams())
+    if TOKENIZED_PROMPT not in providers:
+        providers[TOKENIZED_PROMPT] = TokenProducer(TokenParams())
     return providers
+
+
+def _named_matcher(listed: "Instances") -> Producer | None:
+    """Return the producer of PREFIX_MATCH that plugins name; None when none names one that is listed."""
+    chosen: Producer | None = None
+    for name, params in listed.params.items():
+        if not isinstance(params, PrefixConsumerParams) or not params.prefix_match_info_producer_name:
+            continue
+        wanted = params.prefix_match_info_producer_name
+        path = f"{listed.path_of(name)}.parameters.prefixMatchInfoProducerName"
+        found = listed.get(wanted)
+        if found is None and wanted in listed.broken:
+            raise ConsequentError(path, f'"{wanted}" could not be made')
+        if found is None and wanted == ApproxPrefixCacheProducer.type_name:
+            found = ApproxPrefixCacheProducer(PrefixParams())
+        if not isinstance(found, Producer) or PREFIX_MATCH not in found.produces:
+            raise ConfigError(path, f'no listed producer of prefix matches is named "{wanted}"')
+        if chosen is not None and (found is not chosen and type(found) is not type(chosen)):
+            raise ConfigError(path, "another plugin names another producer; one is used for all")
+        chosen = found
+    return chosen
 
 
 def _profile(
@@ -409,6 +456,8 @@ def _profile(
             if not isinstance(plugin, Filter | Scorer | Picker):
                 raise ConfigError(path + ".pluginRef", f'"{ref.plugin_ref}" is no filter, scorer or picker')
             _add_producers(plugin, f'"{ref.plugin_ref}"', path + ".pluginRef", providers, producers)
+            if isinstance(plugin, Producer) and plugin not in producers:
+                producers.append(plugin)
             if isinstance(plugin, Filter):
                 filters.append(plugin)
                 named.append(ref.plugin_ref)
@@ -536,6 +585,10 @@ def _data_layer(
     for index, each in enumerate(layer.sources):
         path = f"dataLayer.sources[{index}]"
         source = _resolve(each, plugins, path)
+        if isinstance(source, EndpointNotificationSource):
+            for inner, reader in enumerate(each.extractors):
+                _resolve(reader, plugins, f"{path}.extractors[{inner}]")
+            continue
         kind = _EXTRACTORS.get(type(source))
         if kind is None:
             known = " or ".join(source.type_name for source in _EXTRACTORS)

@@ -6,25 +6,15 @@ A configuration that has one is answered with the reason, and docs/plugins.md li
 from collections.abc import Mapping
 from typing import Final
 
-_KV_EVENTS: Final = "not yet: comes with KV events and tokenisation"
 _PREDICTION: Final = "not yet: comes with latency prediction"
 _EVICTION: Final = "not yet: a request that was sent to a server is not taken back"
-_OLD: Final = "no: deprecated there; "
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
 #: Type -> why it is not offered: "not yet: ..." or "no: ...".
 NOT_OFFERED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "precise-prefix-cache-producer",
-            "p2p-source-producer",
-            "burst-prefix-cache-producer",
-            "mm-embeddings-cache-producer",
-            "mm-embeddings-cache-scorer",
-            "token-producer",
-        ),
-        _KV_EVENTS,
-    ),
+    "p2p-source-producer": "not yet: no server reads its header, which names a peer to fetch blocks from",
+    "burst-prefix-cache-producer": "not yet: speculativeIndexing of precise-prefix-cache-producer keeps "
+    "equal prompts together",
     **dict.fromkeys(
         ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
         _PREDICTION,
@@ -45,10 +35,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
         ),
         _CLUSTERS,
     ),
-    "tokenizer": _OLD + "its successor is token-producer",
-    "precise-prefix-cache-scorer": _OLD
-    + "its successors are precise-prefix-cache-producer, prefix-cache-scorer",
-    "endpoint-notification-source": "no: the picker follows endpoints without being asked to",
     "k8s-notification-source": "no: the picker follows no objects beyond its own",
     "file-discovery": "as a flag: `--endpoints-file`",
 }

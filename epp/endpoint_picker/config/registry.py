@@ -12,13 +12,17 @@ from endpoint_picker.scheduling.plugin import Plugin
 GROUP: Final = "headroom.epp.plugins"
 
 #: Old names of types, still accepted with a warning.
-RENAMED: Final[Mapping[str, str]] = {"by-label-selector": "label-selector-filter"}
+RENAMED: Final[Mapping[str, str]] = {
+    "by-label-selector": "label-selector-filter",
+    "tokenizer": "token-producer",
+}
 
 #: Types that are offered under their old names, and what to write in their place.
 DEPRECATED: Final[Mapping[str, str]] = {
     "by-label": "write label-selector-filter",
     "disagg-headers-handler": "remove it: disagg-profile-handler writes the headers",
     "pd-profile-handler": "write disagg-profile-handler",
+    "precise-prefix-cache-scorer": "write precise-prefix-cache-producer and prefix-cache-scorer",
     "prefill-header-handler": "remove it: disagg-profile-handler writes the header",
 }
 

@@ -87,6 +87,13 @@ class MetricsDataSource(Plugin):
         self.params = params
 
 
+class EndpointNotificationSource(Plugin):
+    """endpoint-notification-source: taken so that configurations load; plugins follow endpoints anyway."""
+
+    __slots__ = ()
+    type_name = "endpoint-notification-source"
+
+
 class DcgmSourceParams(SourceParams):
     """Parameters of dcgm-data-source."""
 

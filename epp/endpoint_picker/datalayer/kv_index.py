@@ -13,8 +13,8 @@ Memory: a block that one source holds takes about 160 bytes, here and in kv_bloc
 several hold takes 70 to 100 for each further source. `max_entries` bounds them all.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -98,6 +98,7 @@ class KvIndex:
         "_weights",
         "adapters",
         "admitted",
+        "answers",
         "block_tokens",
         "entries",
         "evicted",
@@ -106,6 +107,8 @@ class KvIndex:
         "lookups",
         "max_entries",
         "models",
+        "on_lookup",
+        "shows_metrics",
         "tiers",
     )
 
@@ -144,6 +147,12 @@ class KvIndex:
         self._speculative: dict[int, int] = {}
         self._speculative_until: dict[tuple[int, int], float] = {}
         self._speculative_ends: deque[tuple[float, int, int]] = deque()
+        self.shows_metrics = False
+        """The configuration wants the index's own metrics."""
+        self.on_lookup: Callable[[float], None] | None = None
+        """Called with the seconds that a lookup took, if `shows_metrics`."""
+        self.answers: Counter[str] = Counter()
+        """Prompts by what their matches come from."""
         self.admitted = 0
         self.evicted = 0
         self.lookups = 0
@@ -273,6 +282,11 @@ class KvIndex:
             self._swept.append((self.tiers[tier], _carried(keys), slot.number, len(keys)))
         if not held:
             self._free.append(slot.number)
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Tell whether blocks of cleared sources are left for `sweep`."""
+        return bool(self._swept)
 
     def sweep(self, limit: int) -> bool:
         """Remove up to `limit` blocks of cleared sources; return whether more are left."""

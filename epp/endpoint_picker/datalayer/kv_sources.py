@@ -38,8 +38,8 @@ class KvEventsPlan:
     """Port for old messages; 0: there are none."""
     ranks: int = 1
     """Data-parallel ranks behind each port of a server, each with a publisher."""
-    selector: Callable[[Endpoint], bool] | None = None
-    """The servers that publish; None: all."""
+    selector: tuple[tuple[str, str], ...] = ()
+    """Labels of the servers that publish; none: all."""
     most_blocks: int = MAX_SOURCE_ENTRIES
     """Most blocks of a source that are kept."""
 
@@ -202,7 +202,7 @@ class KvSources:
         plan, endpoint = self.plan, self._table.endpoints[row]
         if plan is None or not plan.discover or endpoint is None:
             return
-        if plan.selector is not None and not plan.selector(endpoint):
+        if any(endpoint.labels.get(key) != value for key, value in plan.selector):
             return
         first = port_index(endpoint) * plan.ranks
         for rank in range(first, first + plan.ranks):

@@ -137,6 +137,8 @@ class Picking:
         self._request = kind(
             request_id=headers.request_id, objective=headers.objective, body_bytes=size, headers=headers.all
         )
+        if body:
+            self._request.chunks = body
         if headers.api is None and "/responses/" in headers.path:
             self._request.state = state_in(headers.path)
         if not (headers.ends if body is None else headers.holds) or not self._is_read():

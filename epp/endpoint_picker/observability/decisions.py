@@ -82,6 +82,8 @@ class Kept(NamedTuple):
     unseen: Counts
     """Requests sent that the last scrape cannot have counted, by row of the table."""
     waited: bool
+    prefix_source: str
+    """Which index the prefix matches of the primary's profile come from; "" for the only one."""
     destination: str
     """"" for a refusal."""
     prefix_hit: float
@@ -143,7 +145,8 @@ class Decisions:
         self._ring.append((
             self._clock(), request.request_id[:NAME_LIMIT], request.model[:NAME_LIMIT],
             request.objective[:NAME_LIMIT], request.priority, scheduling, self._endpoints, self._signals,
-            rows, table.unseen.tobytes(), first.held is not None, decision.destination, decision.prefix_hit,
+            rows, table.unseen.tobytes(), first.held is not None, first.prefix_source,
+            decision.destination, decision.prefix_hit,
             None, first.profile, first.left, _packed(first.scores), first.rows, decision.reservations[0].row,
             *(() if len(chosen) == 1 else map(_run_of, chosen[1:], decision.reservations[1:])),
         ))  # fmt: skip
@@ -180,7 +183,7 @@ class Decisions:
         self._ring.append((
             self._clock(), request.request_id[:NAME_LIMIT], request.model[:NAME_LIMIT],
             request.objective[:NAME_LIMIT], request.priority, scheduling, self._endpoints, self._signals,
-            rows, self._table.unseen.tobytes(), waited, "", 0.0, refusal, *run,
+            rows, self._table.unseen.tobytes(), waited, "", "", 0.0, refusal, *run,
         ))  # fmt: skip
 
     def newest(self) -> Iterator[Kept]:

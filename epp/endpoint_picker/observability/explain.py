@@ -149,6 +149,7 @@ def _summary(kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
         "fallbacks": fallbacks,
         "candidates": int(kept.rows.size),
         "prefixHit": round(kept.prefix_hit, 3),
+        "prefixSource": kept.prefix_source,
         "waited": kept.waited,
     }
 

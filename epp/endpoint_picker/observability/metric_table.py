@@ -32,6 +32,8 @@ _REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 # 32778 is the ecosystem's own typing error; with 32768 the buckets of two pickers would not add up.
 _RESPONSE_BYTES: Final = (1, *(2**power for power in range(3, 15)), 32778, 65536)
 _TOKENS: Final = (1, *(2**power for power in range(3, 15)), 32778, *(2**power for power in range(16, 21)))
+#: Those of Prometheus' clients.
+_DEFAULT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _OUTPUT_TOKENS: Final = (1, *(2**power for power in range(3, 14)))
 
 
@@ -99,6 +101,10 @@ _STAGES: Final = ("plugin_name", "plugin_type", "model_name", "decision_type")
 def _of_stages(name: str, text: str) -> Family:
     twin = Twin("llm_d_inference_scheduler_" + name, _same(*_STAGES))
     return Family(name, _COUNTER, text, _STAGES, twin=twin)
+
+
+def _of_kv_index(name: str, text: str, twin: str) -> Family:
+    return Family(f"kv_cache_index_{name}", _COUNTER, text, twin=Twin("kvcache_index_" + twin))
 
 
 _ENDPOINT: Final = ("endpoint_name", "namespace", "port")
@@ -300,6 +306,105 @@ _ALL: Final = (
         "Flows kept: busy ones have requests, idle ones a standing.",
         ("inference_pool", "state"),
         own=True,
+    ),
+    _of_kv_index("admissions_total", "Blocks that servers stored.", "admissions_total"),
+    _of_kv_index("evictions_total", "Blocks that servers dropped.", "evictions_total"),
+    _of_kv_index("lookup_requests_total", "Prompts looked up.", "lookup_requests_total"),
+    _of_kv_index("lookup_hits_total", "Prompts of which a server held a block.", "lookup_hits_total"),
+    _of_kv_index("max_pod_hit_count_total", "Blocks found on the best server.", "max_pod_hit_count_total"),
+    Family(
+        "kv_cache_index_lookup_latency_seconds",
+        _HISTOGRAM,
+        "Time to look a prompt up.",
+        buckets=_DEFAULT,
+        twin=Twin("kvcache_index_lookup_latency_seconds"),
+    ),
+    Family(
+        "kv_cache_events_dedup_removed_hashes_suppressed_total",
+        _COUNTER,
+        "Removals of blocks that were stored more than once, and stay.",
+        twin=Twin("kvcache_kvevents_dedup_removed_hashes_suppressed_total"),
+    ),
+    Family(
+        "kv_cache_events_dedup_removed_hashes_forwarded_total",
+        _COUNTER,
+        "Removals of blocks that did not stay.",
+        twin=Twin("kvcache_kvevents_dedup_removed_hashes_forwarded_total"),
+    ),
+    Family(
+        "kv_cache_events_stores_skipped_total",
+        _COUNTER,
+        "Stores that were left out, by kind of cache and reason.",
+        ("cache_kind", "reason"),
+    ),
+    Family(
+        "kv_cache_events_removals_skipped_total",
+        _COUNTER,
+        "Removals that were left out.",
+        ("cache_kind", "reason"),
+    ),
+    Family("kv_cache_events_active_subscribers", _GAUGE, "Publishers that are followed."),
+    Family(
+        "kv_cache_events_subscriber_reconnections_total",
+        _COUNTER,
+        "Connections made again.",
+        ("pod_identifier",),
+    ),
+    Family(
+        "kv_cache_events_messages_received_total",
+        _COUNTER,
+        "Messages of publishers.",
+        ("pod_identifier",),
+    ),
+    Family(
+        "kv_cache_events_zmq_errors_total",
+        _COUNTER,
+        "Failed operations on sockets; all publishers together.",
+        ("pod_identifier", "operation"),
+    ),
+    Family("kv_cache_events_pool_queue_depth", _GAUGE, "Replays of old messages that wait for their turn."),
+    Family("kv_cache_events_pool_capacity", _GAUGE, "Replays at a time."),
+    Family("kv_cache_index_entries", _GAUGE, "Blocks of the KV index, a server's each.", own=True),
+    Family(
+        "kv_cache_events_streams",
+        _GAUGE,
+        "Publishers by what is known of them: complete, partial.",
+        ("state",),
+        own=True,
+    ),
+    Family(
+        "kv_cache_events_unreadable_total",
+        _COUNTER,
+        "Messages and events that cannot be read, or are of a type or a server that is not known.",
+        ("reason",),
+        own=True,
+    ),
+    Family(
+        "prefix_match_source_total",
+        _COUNTER,
+        "Prompts by the index that their matches come from.",
+        ("source",),
+        own=True,
+    ),
+    Family(
+        "prompt_tokens_total",
+        _COUNTER,
+        "Prompts by where their tokens come from, or why they are not known.",
+        ("source",),
+        own=True,
+    ),
+    Family("tokenizer_trusted", _GAUGE, "1: requests wait for their tokens.", own=True),
+    Family(
+        "encoder_cache_queries_total",
+        _COUNTER,
+        "Images, videos and audio of prompts.",
+        ("plugin_type", "plugin_name", "modality"),
+    ),
+    Family(
+        "encoder_cache_hits_total",
+        _COUNTER,
+        "Those that the picked server was believed to have encoded before.",
+        ("plugin_type", "plugin_name", "modality"),
     ),
     Family("extproc_streams_inflight", _GAUGE, "Open ext-proc streams."),
     Family("decisions_total", _COUNTER, "Decisions, by outcome.", ("outcome",), own=True),

@@ -165,7 +165,7 @@ class PickerMetrics:
         self._outcome = {outcome: self.outcomes.labels(outcome.value) for outcome in Outcome}
         self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
         self._elsewhere = self.elsewhere.labels()
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, Reading | Histogram] = {}
         self._added_series: dict[str, Counts | Histogram] = {}
 
     # The Observer protocol.
@@ -326,6 +326,11 @@ class PickerMetrics:
         family = FAMILIES[name]
         gauge = family.kind is Kind.GAUGE
         self._readings[name] = Reading(family.full_name, family.help, family.labels, read, gauge=gauge)
+
+    def histogram(self, name: str) -> Buckets:
+        """Add a family with one series, and return the series."""
+        made = self._readings[name] = _histogram(name)
+        return made.labels()
 
     def collect(self) -> Iterable[Metric]:
         """Return all families; prometheus_client calls this."""

@@ -30,6 +30,30 @@ def state_page(scheduler: Scheduler, live: LiveConfig) -> dict[str, Any]:
         "config": {**offered["config"], "warnings": list(live.config.warnings), "loads": live.config_loads},
         "priorities": {**offered["priorities"], "table": dict(live.priorities)},
         "prefixIndex": {"entries": pool.index.entries, "blockTokens": pool.index.block_tokens},
+        "kvIndex": _kv_index(pool),
+    }
+
+
+def _kv_index(pool: Pool) -> Mapping[str, Any] | None:
+    """Return what KV events told; None when they are not followed."""
+    kv, sources = pool.kv, pool.kv_sources
+    if sources.plan is None:
+        return None
+    return {
+        "entries": kv.entries,
+        "blockTokens": kv.block_tokens,
+        "models": sorted(kv.models),
+        "tokenizerTrusted": pool.tokenizing.is_trusted,
+        "sources": [
+            {
+                "name": source.name,
+                "complete": source.stream.complete,
+                "blocks": len(source.blocks),
+                "gaps": source.stream.gaps,
+                "restarts": source.stream.restarts,
+            }
+            for source in sources
+        ],
     }
 
 

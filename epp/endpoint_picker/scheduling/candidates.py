@@ -8,8 +8,10 @@ import numpy as np
 from endpoint_picker.datalayer.table import Floats, Rows
 from endpoint_picker.scheduling.hold import Hold
 
-#: Name of an output of producers, as `consumes` and `produces` declare it; the name is the ecosystem's.
+#: Names of outputs of producers, as `consumes` and `produces` declare them; the names are the ecosystem's.
 PREFIX_MATCH: Final = "PrefixCacheMatchInfo"
+TOKENIZED_PROMPT: Final = "TokenizedPrompt"
+ENCODER_MATCH: Final = "EncoderCacheMatchInfo"
 
 #: `Candidates.peer` of a request without one.
 NO_PEER: Final = -1
@@ -26,10 +28,12 @@ class Candidates:
         "entry_port",
         "held",
         "left",
+        "media_matched",
         "order",
         "peer",
         "prefix_chain",
         "prefix_matched",
+        "prefix_source",
         "profile",
         "prompt_blocks",
         "rows",
@@ -62,6 +66,12 @@ class Candidates:
         """Tokens in a block; 0 when nothing was matched."""
         self.prefix_chain: Sequence[int] = ()
         """Hashes of the prompt's blocks; not empty before that when an earlier profile has made them."""
+
+        self.prefix_source = ""
+        """Which index the matches come from, and why not from a better one; "" for the only one."""
+        # Written by the producer of ENCODER_MATCH.
+        self.media_matched = _NO_FLOATS
+        """By row of the table: part of the prompt's media whose embeddings the server is believed to hold."""
 
     def narrow(self, rows: Rows) -> None:
         """Keep only these of the rows, with their prefix matches."""

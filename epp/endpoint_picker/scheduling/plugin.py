@@ -11,13 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from endpoint_picker.datalayer.kv_index import KvIndex
+from endpoint_picker.datalayer.kv_sources import KvEventsPlan, KvSources
 from endpoint_picker.datalayer.ledger import Ledger
+from endpoint_picker.datalayer.media_index import MediaIndex
 from endpoint_picker.datalayer.prefix_index import PrefixIndex
 from endpoint_picker.datalayer.stage_counts import StageCounts
 from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.datalayer.tokenizing import TokenizePlan, Tokenizing
 from endpoint_picker.decision import Decision, Refusal, Reservation
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -45,6 +49,13 @@ class RandomSource(Protocol):
         ...
 
 
+class PrefixConsumerParams(PluginParams):
+    """Base of the parameters of plugins that read the prefix match."""
+
+    prefix_match_info_producer_name: str | None = Field(default=None, max_length=253)
+    """Producer of the match, where several are listed; all plugins must name the same."""
+
+
 class OutputEstimate:
     """The expected length of an answer, in tokens."""
 
@@ -66,7 +77,23 @@ class OutputEstimate:
 class Pool:
     """State that plugins share and that outlives a configuration. table.py names the writers of columns."""
 
-    __slots__ = ("clock", "index", "ledger", "output", "progress", "rng", "stages", "table", "wake")
+    __slots__ = (
+        "clock",
+        "index",
+        "kv",
+        "kv_plan",
+        "kv_sources",
+        "ledger",
+        "media",
+        "output",
+        "progress",
+        "rng",
+        "stages",
+        "table",
+        "token_plan",
+        "tokenizing",
+        "wake",
+    )
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.table = EndpointTable()
@@ -75,6 +102,14 @@ class Pool:
         self.index = PrefixIndex(self.table)
         self.output: OutputEstimate | None = None
         """The expected length of answers, if the ledger is to count them."""
+        self.kv = KvIndex()
+        self.kv_sources = KvSources(self.table, self.kv)
+        self.kv_plan: KvEventsPlan | None = None
+        """Where KV events come from, as the configuration in use wants them; written by `attach`."""
+        self.tokenizing = Tokenizing(self._woken)
+        self.token_plan: TokenizePlan | None = None
+        """Who is asked for the tokens of prompts; written by `attach`."""
+        self.media = MediaIndex(self.table)
         self.stages = StageCounts()
         """Written by handlers of several stages."""
         self.clock = clock
@@ -83,6 +118,9 @@ class Pool:
         """Set by the scheduler before it attaches a plugin."""
         self.wake: Callable[[], None] = lambda: None
         """Requests a call of every `MayWait.advance`, for a plugin that releases holds on an event."""
+
+    def _woken(self) -> None:
+        self.wake()
 
 
 class Plugin(ABC):
@@ -165,7 +203,9 @@ class Producer(Plugin):
     __slots__ = ()
 
     produces: ClassVar[frozenset[str]]
-    """Names of the outputs that it writes into the candidates."""
+    """Names of the outputs that it writes into the candidates or the request."""
+    attaches_when_idle: ClassVar[bool] = True
+    """Its `attach` is called even if no profile consumes what it makes."""
 
     @abstractmethod
     def produce(self, request: InferenceRequest, candidates: Candidates, table: EndpointTable) -> Hold | None:

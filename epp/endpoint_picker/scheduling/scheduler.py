@@ -149,9 +149,12 @@ class Scheduler:
 
     def use(self, scheduling: Scheduling) -> None:
         """Attach the plugins, then decide by `scheduling` from the next request on."""
-        self.pool.output = None
+        pool = self.pool
+        pool.output = pool.kv_plan = pool.token_plan = None
         for plugin in scheduling.plugins:
-            plugin.attach(self.pool)
+            plugin.attach(pool)
+        pool.kv_sources.use(pool.kv_plan)
+        pool.tokenizing.use(pool.token_plan)
         self._scheduling = scheduling
 
     def follow(self, hooks: Hooks) -> None:

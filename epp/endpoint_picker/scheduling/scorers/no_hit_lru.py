@@ -10,10 +10,10 @@ from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.decision import Reservation
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
-from endpoint_picker.scheduling.plugin import Follower, PluginParams, Scorer
+from endpoint_picker.scheduling.plugin import Follower, PrefixConsumerParams, Scorer
 
 
-class NoHitLruParams(PluginParams):
+class NoHitLruParams(PrefixConsumerParams):
     """Parameters of no-hit-lru-scorer."""
 
     lru_size: int = Field(default=1024, gt=0)

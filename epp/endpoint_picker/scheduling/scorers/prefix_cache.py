@@ -9,14 +9,14 @@ from typing_extensions import override
 from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import PREFIX_MATCH, Candidates
-from endpoint_picker.scheduling.plugin import PluginParams, Scorer
+from endpoint_picker.scheduling.plugin import PrefixConsumerParams, Scorer
 
 #: Block counts as arrays of no dimension, each made on first use: numpy divides by a Python int in twice the
-#: time. A prompt has at most 2,048 blocks, which bounds it.
+#: time. A prompt has at most `kv_index.MAX_BLOCKS`, which bounds it.
 _COUNTS: Final[dict[int, Floats]] = {}
 
 
-class PrefixCacheParams(PluginParams):
+class PrefixCacheParams(PrefixConsumerParams):
     """Parameters of prefix-cache-scorer."""
 
     match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpoint_picker.observability.flow_metrics import FlowMetrics
+from endpoint_picker.observability.kv_gauges import add_kv_metrics
 from endpoint_picker.observability.metric_table import FAMILIES, Kind
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
@@ -58,6 +59,7 @@ def metrics() -> PickerMetrics:
     FlowMetrics(made, "p", lambda: router.flow)
     made.read_pool("p", lambda: pool_figures(router.table))
     add_pool_gauges(made, "p", router.pool, lambda: router.offered, ScrapeCounts(lambda: 1, lambda: 2))
+    add_kv_metrics(made, router.pool, lambda: None, 8)
     served(made, "m", 0)
     served(made, "m", 10)
     return made

@@ -6,10 +6,12 @@ tokens is 4n bytes. A plugin without a case here fails the last test.
 
 import dataclasses
 import json
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.queued import Flow, Queued
 from endpoint_picker.record import Record
-from endpoint_picker.request import InferenceRequest
+from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.routing import build_router
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import Pool
@@ -719,6 +721,119 @@ def approx_prefix_cache_producer() -> None:
         assert fresh.prefix_matched.tolist() == [0, matched, 0]
 
 
+def events_of(pool: Pool, row: int, blocks: int) -> None:
+    """Have the row's server announce the first blocks of 16 of the prompt 0, 1, 2, ...; others nothing."""
+    pool.kv_sources.use(pool.kv_plan)
+    hashes = list(range(blocks))
+    stored = ["BlockStored", hashes, None, list(range(16 * blocks)), 16, None, "GPU", None]
+    for source in pool.kv_sources:
+        events = [stored] if source.row == row else []
+        source.received(b"kv@s@m", bytes(8), msgspec.msgpack.encode([1.0, events, 0]), NOW)
+
+
+def precise(kind: str) -> Callable[[], None]:
+    def check() -> None:
+        # 100 tokens are 6 blocks of 16; p1 has announced the first 4. p0 was sent the same prompt before,
+        # which only the approximate index knows: 400 bytes are one block of 64 "tokens".
+        plugin, pool = made(kind, S(), {})
+        request, candidates = asked(S(prompt_tokens=100), pool)
+        plugin.produce(request, candidates, pool.table)
+        assert candidates.prefix_source == "approximate: no tokens (none)"
+        plugin.decided(request, candidates, Reservation(0, 0, 0))
+        request.tokens = Tokens(array("I", range(100)).tobytes(), "prompt")
+        _request, candidates = asked(S(), pool)
+        plugin.produce(request, candidates, pool.table)
+        assert candidates.prefix_source == "approximate: no events"
+        assert candidates.prefix_matched.tolist() == [1, 0, 0]
+        events_of(pool, 1, 4)
+        _request, candidates = asked(S(), pool)
+        plugin.produce(request, candidates, pool.table)
+        assert (candidates.prefix_source, candidates.prompt_blocks, candidates.block_tokens) == (
+            "precise",
+            6,
+            16,
+        )
+        assert candidates.prefix_matched.tolist() == [0, 4, 0]
+        if kind.endswith("scorer"):
+            assert plugin.score(request, candidates, pool.table) == pytest.approx([0, 4 / 6, 0])
+        # p0 is silent after a prompt whose blocks it should have announced: the approximate index answers for
+        # it, with all of its one block, so all 6.
+        pool.kv.expect(0, NOW - 6)
+        _request, candidates = asked(S(), pool)
+        plugin.produce(request, candidates, pool.table)
+        assert candidates.prefix_source == "mixed"
+        assert candidates.prefix_matched.tolist() == [6, 4, 0]
+
+    return check
+
+
+def token_producer() -> None:
+    # A prompt of ids is its own tokens.
+    plugin, pool = made("token-producer", S(headers={":path": "/v1/completions"}), {})
+    pool.tokenizing.use(pool.token_plan)
+    request, candidates = asked(S(headers={":path": "/v1/completions"}), pool)
+    request.chunks = (b'{"model": "m", "prompt": [7, 8, 9], "cache_salt": "s"}',)
+    assert plugin.produce(request, candidates, pool.table) is None
+    assert (request.tokens.ids, request.tokens.salt) == (array("I", [7, 8, 9]).tobytes(), "s")
+    # A text waits for the budget of 50 ms.
+    request, candidates = asked(S(headers={":path": "/v1/completions"}), pool)
+    request.chunks = (b'{"model": "m", "prompt": "text"}',)
+    hold = plugin.produce(request, candidates, pool.table)
+    assert hold is not None
+    assert plugin.advance(NOW) == ([], pytest.approx(NOW + 0.05))
+    assert plugin.advance(NOW + 0.05) == ([hold], None)
+    assert (request.tokens.ids, request.tokens.reason) == (b"", "budget")
+
+
+def mm_embeddings_cache(kind: str) -> Callable[[], None]:
+    def check() -> None:
+        # Of two images p2 has encoded the first: a half; all weigh the same while their tokens are not known.
+        producer, pool = made("mm-embeddings-cache-producer", S(), {})
+        scorer = made("mm-embeddings-cache-scorer", S(), {})[0]
+        request, candidates = asked(S(), pool)
+        request.chunks = (_chat("http://i/1"),)
+        producer.decided(request, candidates, Reservation(2, 0, 0))
+        request.chunks = (_chat("http://i/1", "http://i/2"),)
+        producer.produce(request, candidates, pool.table)
+        assert scorer.score(request, candidates, pool.table).tolist() == [0, 0, 0.5]
+        # With 300 and 100 tokens it has three quarters.
+        request.tokens = Tokens(b"", "server", media=((0, 300, "a"), (300, 100, "b")))
+        producer.produce(request, candidates, pool.table)
+        assert scorer.score(request, candidates, pool.table).tolist() == [0, 0, 0.75]
+        assert kind
+
+    return check
+
+
+def _chat(*images: str) -> bytes:
+    parts = [{"type": "image_url", "image_url": {"url": each}} for each in images]
+    return json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
+
+
+def endpoint_notification_source() -> None:
+    # What names it as a source is followed anyway: the configuration is as without it.
+    text = json.dumps(
+        {
+            "plugins": [
+                {"type": "endpoint-notification-source"},
+                {"type": "precise-prefix-cache-producer"},
+                {"type": "prefix-cache-scorer"},
+            ],
+            "dataLayer": {
+                "sources": [
+                    {
+                        "pluginRef": "endpoint-notification-source",
+                        "extractors": [{"pluginRef": "precise-prefix-cache-producer"}],
+                    }
+                ]
+            },
+        }
+    )
+    config = build(text, REGISTRY)
+    assert config.scrape is not None
+    assert any("endpoint-notification-source" in each for each in config.warnings)
+
+
 def destination_endpoint_served_verifier() -> None:
     plugin, _pool = made("destination-endpoint-served-verifier", S(), {})
     record = Record(0.0)
@@ -926,6 +1041,12 @@ OTHERS: dict[str, Callable[[], None]] = {
     "disagg-headers-handler": header_writer("disagg-headers-handler"),
     "prefill-header-handler": header_writer("prefill-header-handler"),
     "approx-prefix-cache-producer": approx_prefix_cache_producer,
+    "precise-prefix-cache-producer": precise("precise-prefix-cache-producer"),
+    "precise-prefix-cache-scorer": precise("precise-prefix-cache-scorer"),
+    "token-producer": token_producer,
+    "mm-embeddings-cache-producer": mm_embeddings_cache("producer"),
+    "mm-embeddings-cache-scorer": mm_embeddings_cache("scorer"),
+    "endpoint-notification-source": endpoint_notification_source,
     "destination-endpoint-served-verifier": destination_endpoint_served_verifier,
     "request-attribute-reporter": request_attribute_reporter,
     "metrics-data-source": metrics_data_source,

@@ -1,8 +1,11 @@
 """Every parameter of every plugin changes what the plugin does. A parameter without a row here fails."""
 
 import base64
+import json
+from array import array
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -17,7 +20,7 @@ from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.queued import Flow, Queued
 from endpoint_picker.record import Record
-from endpoint_picker.request import InferenceRequest
+from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
@@ -37,6 +40,9 @@ from endpoint_picker.scheduling.plugin import (
     Screener,
 )
 from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
+from endpoint_picker.scheduling.producers.mm_embeddings_cache import MmEmbeddingsCacheProducer
+from endpoint_picker.scheduling.producers.precise_prefix_cache import PrecisePrefixCacheProducer
+from endpoint_picker.scheduling.producers.token import TokenProducer
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
 from endpoint_picker.scheduling.reporters.request_attribute import RequestAttributeReporter
@@ -127,6 +133,14 @@ AROUND: dict[str, Plugin] = {
     "handler": ChoosesPeer(None),
     "topology-extractor": TopologyExtractor(TopologyParams()),
     "by-zone": TopologyExtractor(TopologyParams(hostname_label="zone")),
+}
+
+PRECISE_CHANGES: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "tokenProcessorConfig": ({"speculativeIndexing": True}, None, {"blockSizeTokens": 64}),
+    "indexerConfig": ({}, None, {"kvBlockIndexConfig": {"inMemoryConfig": {"size": 1}}}),
+    "kvEventsConfig": ({}, None, {"podDiscoveryConfig": {"socketPort": 5556}}),
+    "speculativeIndexing": ({}, None, True),
+    "speculativeTTL": ({"speculativeIndexing": True}, None, "10s"),
 }
 
 #: type -> parameter -> (the other parameters, one value, another). None as a value leaves the parameter out.
@@ -274,6 +288,18 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "maxTTFTPenaltyMs": ({}, 0, 10),
         "peakPrefillThroughput": ({}, None, 1.0),
     },
+    "mm-embeddings-cache-producer": {"cacheSizeInMBPerServer": ({}, None, 2)},
+    "precise-prefix-cache-producer": PRECISE_CHANGES,
+    "precise-prefix-cache-scorer": PRECISE_CHANGES,
+    "token-producer": {
+        "modelName": ({"vllm": {}}, "a", "b"),
+        "budget": ({}, None, "100ms"),
+        "vllm": ({}, None, {"url": "http://10.0.0.9:8000"}),
+        "modelServers": ({}, None, {"port": 8001}),
+        "local": ({}, None, {"file": "/tokenizer.json"}),
+        "estimate": ({}, None, {}),
+        "backend": ({}, None, "vllm"),
+    },
     "prefix-cache-scorer": {
         "matchLengthWeight": ({}, None, 0.5),
         "matchLengthScaleTokens": ({"matchLengthWeight": 0.5}, None, 640),
@@ -326,6 +352,9 @@ ONE_VALUE = {
     ("priority-holdback-policy", "shape"),
     ("program-aware-fairness", "strategy"),
     ("program-aware-fairness", "evictionSweepSeconds"),
+    # It chooses among producers of the configuration: tests/unit/epp/config/test_precise_prefix.py.
+    ("prefix-cache-scorer", "prefixMatchInfoProducerName"),
+    ("no-hit-lru-scorer", "prefixMatchInfoProducerName"),
 }
 
 
@@ -430,6 +459,28 @@ def observed_turns(policy: FairnessPolicy) -> list[Any]:
     return [*seen, [lanes.remembers(flow, 40.0) for flow in flows]]
 
 
+def observed_events(plugin: PrecisePrefixCacheProducer, pool: Pool, candidates: Candidates) -> list[Any]:
+    """Return what a prompt finds whose blocks one server announced, and after its time on its way."""
+    times = [100.1]
+    pool.clock = lambda: times[-1]
+    pool.kv_sources.use(pool.kv_plan)
+    tokens = array("I", range(256))
+    events = [["BlockStored", [1, 2], None, tokens[:32].tolist(), 16, None, "GPU", None]]
+    for source in pool.kv_sources:
+        sent = events if source.row == 1 else []
+        source.received(b"kv@s@m", bytes(8), msgspec.msgpack.encode([1.0, sent, 0]), times[-1])
+    request = InferenceRequest(request_id="r", model="m")
+    request.tokens = Tokens(tokens.tobytes(), "prompt")
+    plugin.produce(request, candidates, pool.table)
+    seen = [pool.kv_plan, candidates.prefix_matched.tolist(), candidates.block_tokens]
+    plugin.decided(request, candidates, Reservation(2, 0, 0))
+    for later in (101.0, 105.0):
+        times.append(later)
+        plugin.produce(request, candidates, pool.table)
+        seen.append(candidates.prefix_matched.tolist())
+    return seen
+
+
 def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     """Return what the plugin does in one situation, by everything that it is."""
     plugin = kind(kind.params_type.model_validate(parameters))
@@ -471,6 +522,17 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         assert not isinstance(ran, Hold)
         (chosen,) = ran
         return [chosen.order.tolist(), chosen.entry_port]
+    if isinstance(plugin, TokenProducer):
+        return [pool.token_plan]
+    if isinstance(plugin, PrecisePrefixCacheProducer):
+        return observed_events(plugin, pool, candidates)
+    if isinstance(plugin, MmEmbeddingsCacheProducer):
+        images = [{"image_url": {"url": f"http://i/{n}"}} for n in range(2)]
+        request = InferenceRequest(request_id="r")
+        request.chunks = (json.dumps({"messages": [{"role": "user", "content": images}]}).encode(),)
+        plugin.decided(request, candidates, Reservation(0, 0, 0))
+        plugin.produce(request, candidates, table)
+        return [candidates.media_matched.tolist()]
     if isinstance(plugin, Producer):
         pool.index.follow_block_size()
         plugin.produce(REQUEST, candidates, table)

@@ -1,0 +1,382 @@
+"""Hears the publishers of a pool's KV-cache events over ZMQ: sockets and timers for `KvSources`.
+
+ZMQ connects again by itself, with a growing pause. The sockets' file descriptors are watched by the event
+loop itself: a message then costs a few microseconds, through zmq.asyncio's futures it costs some sixty. A
+turn of the loop reads a few messages of one socket, so that a burst of events does not hold requests back.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from endpoint_picker.datalayer.kv_events import MAX_PAYLOAD
+from endpoint_picker.datalayer.kv_index import KvIndex
+from endpoint_picker.datalayer.kv_sources import KvEventsPlan, KvSource, KvSources
+from endpoint_picker.datalayer.kv_stream import REPLAY_IDLE_S, REPLAY_TOTAL_S
+
+#: Messages that ZMQ keeps for a socket while the loop is busy; a publisher then keeps or drops its own.
+RECEIVED: Final = 256
+#: Messages, or bytes of them, read in one turn of the loop: about a millisecond.
+SLICE: Final = 16
+SLICE_BYTES: Final = 128 << 10
+#: Blocks of cleared sources that are removed in one turn.
+SWEEP: Final = 2000
+#: Milliseconds before a lost connection is made again; the pause doubles up to the second.
+RECONNECT_MS: Final = 100
+RECONNECT_MAX_MS: Final = 5000
+#: Replays at a time; each brings up to a publisher's whole buffer.
+REPLAYS: Final = 8
+
+_MONITORED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_END: Final = b"\xff" * 8
+
+_log = logging.getLogger(__name__)
+
+
+class _Reader:
+    """Calls `take(frames)` for every message of a socket, a slice in each turn of the loop."""
+
+    __slots__ = ("_again", "_fd", "_is_closed", "_loop", "_take", "socket")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: "zmq.Socket[bytes]",
+        take: Callable[[list[bytes]], None],
+    ) -> None:
+        self._loop = loop
+        self.socket = socket
+        self._take = take
+        self._fd = int(socket.get(zmq.FD))
+        self._is_closed = False
+        self._again: asyncio.Handle | None = None
+        loop.add_reader(self._fd, self.read)
+        self._again = loop.call_soon(self.read)
+
+    def read(self) -> None:
+        """Read until nothing is left, or a slice.
+
+        The descriptor tells of changes only, so what a slice leaves is read in the loop's next turn.
+        """
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        size = 0
+        for _ in range(SLICE):
+            if self._is_closed:
+                return
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            size += sum(map(len, frames))
+            self._take(frames)
+            if size >= SLICE_BYTES:
+                break
+        if not self._is_closed:
+            self._again = self._loop.call_soon(self.read)
+
+    def close(self) -> None:
+        """Stop reading and close the socket."""
+        self._is_closed = True
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._fd)
+        self.socket.close(linger=0)
+
+
+class _Link:
+    """The sockets of one source: its events, their connection's state, and a replay while there is one."""
+
+    __slots__ = (
+        "_idle",
+        "_monitor",
+        "_owner",
+        "_replay",
+        "_sub",
+        "_timer",
+        "_total",
+        "reconnections",
+        "source",
+    )
+
+    def __init__(self, owner: "KvSubscriber", source: KvSource, plan: KvEventsPlan) -> None:
+        self._owner = owner
+        self.source = source
+        self.reconnections = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._total: asyncio.TimerHandle | None = None
+        self._replay: _Reader | None = None
+        self._sub: _Reader | None = None
+        self._monitor: _Reader | None = None
+        if plan.discover:
+            sub = owner.socket(zmq.SUB)
+            sub.subscribe(plan.topic_filter)
+            self._monitor = owner.reader(sub.get_monitor_socket(_MONITORED), self._monitored)
+            owner.connect(sub, source, plan.socket_port)
+            self._sub = owner.reader(sub, self._published)
+        else:
+            source.stream.connected(owner.now)
+            self.settle()
+
+    def _monitored(self, frames: list[bytes]) -> None:
+        if parse_monitor_message(frames)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.reconnections += 1
+            self.source.stream.connected(self._owner.now)
+            self.settle()
+
+    def _published(self, frames: list[bytes]) -> None:
+        if len(frames) == 3:
+            self.take(frames[0], frames[1], frames[2])
+
+    def take(self, topic: bytes, number: bytes, payload: bytes) -> None:
+        """Take a published message."""
+        self.source.received(topic, number, payload, self._owner.now)
+        self._do_what_is_due()
+
+    def settle(self) -> None:
+        """Note what the stream knows, and do what it wants: a replay, a call at a time."""
+        self.source.settle()
+        self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        source = self.source
+        if source.stream.replay_from is not None:
+            self._owner.queue(self)
+        self._owner.sweep_soon()
+        due = source.stream.tick(self._owner.now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = self._owner.later(due - self._owner.now, self.settle)
+
+    # The replay.
+
+    def ask(self, plan: KvEventsPlan) -> None:
+        """Ask for old messages, through a socket of its own: no late answer to an earlier request gets in."""
+        first = self.source.stream.replay_from or 0
+        dealer = self._owner.socket(zmq.DEALER)
+        self._owner.connect(dealer, self.source, plan.replay_port)
+        self.source.stream.replay_started(self._owner.now)
+        self._replay = self._owner.reader(dealer, self._answered)
+        self._total = self._owner.later(REPLAY_TOTAL_S, self._failed)
+        self._wait()
+        try:
+            dealer.send_multipart((b"", first.to_bytes(8, "big")), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._owner.errors["replay"] += 1
+            self._failed()
+
+    def _wait(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = self._owner.later(REPLAY_IDLE_S, self._failed)
+
+    def _answered(self, frames: list[bytes]) -> None:
+        if len(frames) != 3 or len(frames[1]) != 8:
+            return
+        stream = self.source.stream
+        if frames[1] == _END:
+            self._end_replay()
+            stream.replay_ended(self._owner.now)
+            self.settle()
+        else:
+            self._wait()
+            stream.replayed(int.from_bytes(frames[1], "big"), frames[2], self._owner.now)
+
+    def _failed(self) -> None:
+        self._end_replay()
+        self._owner.errors["replay"] += 1
+        self.source.stream.replay_failed(self._owner.now)
+        self.settle()
+
+    def _end_replay(self) -> None:
+        for timer in (self._idle, self._total):
+            if timer is not None:
+                timer.cancel()
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
+            self._owner.replay_over()
+
+    def close(self) -> None:
+        """Close the sockets and the timers."""
+        self._end_replay()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._monitor is not None and self._sub is not None:
+            self._sub.socket.disable_monitor()
+            self._monitor.close()
+        if self._sub is not None:
+            self._sub.close()
+
+
+class KvSubscriber:
+    """Opens and closes the links of a pool's sources. For one event loop; `close` it before the loop ends."""
+
+    def __init__(
+        self,
+        sources: KvSources,
+        index: KvIndex,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._sources = sources
+        self._index = index
+        self._loop = loop
+        self._clock = clock
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._links: dict[KvSource, _Link] = {}
+        self._bound: _Reader | None = None
+        self._bound_to = ""
+        self._queue: deque[_Link] = deque()
+        self._replays = 0
+        self._sweep: asyncio.Handle | None = None
+        self.errors = {"bind": 0, "connect": 0, "replay": 0}
+        """Operations on sockets that failed."""
+        sources.on_open = self._opened
+        sources.on_close = self._closed
+        for source in sources:
+            self._opened(source)
+        self.follow()
+
+    @property
+    def now(self) -> float:
+        """Return the time of the pool's clock."""
+        return self._clock()
+
+    def follow(self) -> None:
+        """Bind the socket that the plan in use names, and release another one; raises nothing."""
+        plan = self._sources.plan
+        wanted = "" if plan is None else plan.bind
+        if wanted == self._bound_to:
+            return
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
+        self._bound_to = wanted
+        if plan is None or not wanted:
+            return
+        socket = self.socket(zmq.SUB)
+        socket.subscribe(plan.topic_filter)
+        try:
+            socket.bind(wanted)
+        except zmq.ZMQError as error:
+            socket.close(linger=0)
+            self.errors["bind"] += 1
+            _log.error("KV-cache events: cannot bind %s: %s", wanted, error.strerror)
+            return
+        self._bound = self.reader(socket, self._bound_received)
+
+    def _bound_received(self, frames: list[bytes]) -> None:
+        if len(frames) != 3:
+            return
+        source = self._sources.of_topic(frames[0], frames[2])
+        link = None if source is None else self._links.get(source)
+        if link is not None:
+            link.take(frames[0], frames[1], frames[2])
+
+    @property
+    def active(self) -> int:
+        """Return how many sources are followed."""
+        return len(self._links)
+
+    @property
+    def queued(self) -> int:
+        """Return how many replays wait for their turn."""
+        return len(self._queue)
+
+    def reconnections(self) -> list[tuple[str, int]]:
+        """Return of each source how often its connection was made again."""
+        return [(source.name, max(0, link.reconnections)) for source, link in self._links.items()]
+
+    def close(self) -> None:
+        """Close everything."""
+        for source in list(self._links):
+            self._closed(source)
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sources.on_open = self._sources.on_close = lambda _source: None
+        self._context.destroy(linger=0)
+
+    def _opened(self, source: KvSource) -> None:
+        plan = self._sources.plan
+        if plan is not None:
+            self._links[source] = _Link(self, source, plan)
+
+    def _closed(self, source: KvSource) -> None:
+        link = self._links.pop(source, None)
+        if link is not None:
+            link.close()
+        self.sweep_soon()
+
+    # For the links.
+
+    def socket(self, kind: int) -> "zmq.Socket[bytes]":
+        """Return a socket with bounds on what it holds."""
+        socket = self._context.socket(kind)
+        socket.set(zmq.RCVHWM, RECEIVED)
+        socket.set(zmq.MAXMSGSIZE, MAX_PAYLOAD)
+        socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        socket.set(zmq.LINGER, 0)
+        return socket
+
+    def connect(self, socket: "zmq.Socket[bytes]", source: KvSource, port: int) -> None:
+        """Connect to the source's port; ZMQ goes on trying."""
+        address = source.endpoint.address
+        socket.set(zmq.IPV6, ":" in address)
+        host = f"[{address}]" if ":" in address else address
+        try:
+            socket.connect(f"tcp://{host}:{port + source.rank}")
+        except zmq.ZMQError as error:
+            self.errors["connect"] += 1
+            _log.error("KV-cache events of %s: %s", source.name, error.strerror)
+
+    def reader(self, socket: "zmq.Socket[bytes]", take: Callable[[list[bytes]], None]) -> _Reader:
+        """Return a reader of the socket."""
+        return _Reader(self._loop, socket, take)
+
+    def later(self, delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call after a time in seconds."""
+        return self._loop.call_later(max(0.0, delay), call)
+
+    def queue(self, link: _Link) -> None:
+        """Have the link ask for its replay when fewer than `REPLAYS` run."""
+        if link not in self._queue:
+            self._queue.append(link)
+            self._loop.call_soon(self._next_replay)
+
+    def replay_over(self) -> None:
+        """Let the next replay begin."""
+        self._replays -= 1
+        self._loop.call_soon(self._next_replay)
+
+    def _next_replay(self) -> None:
+        plan = self._sources.plan
+        while self._queue and self._replays < REPLAYS and plan is not None:
+            link = self._queue.popleft()
+            if self._links.get(link.source) is link and link.source.stream.replay_from is not None:
+                self._replays += 1
+                link.ask(plan)
+
+    def sweep_soon(self) -> None:
+        """Remove the blocks of cleared sources in the loop's next turns."""
+        if self._sweep is None and self._index.is_sweeping:
+            self._sweep = self._loop.call_soon(self._swept)
+
+    def _swept(self) -> None:
+        self._sweep = None
+        self._index.sweep(SWEEP)
+        self.sweep_soon()

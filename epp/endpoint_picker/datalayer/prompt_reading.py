@@ -1,0 +1,196 @@
+"""What of a request's body decides on its tokens, and the calls that ask a model server for them. Pure.
+
+Of the OpenAI APIs, completions and chat have calls that return a prompt's tokens: vLLM's `/tokenize`, and its
+`/v1/completions/render` and `/v1/chat/completions/render`, which also tell of images. Only the parts of the
+body that are needed are read, the others are skipped as bytes.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_128_digest
+
+from endpoint_picker.datalayer.kv_events import TOKEN_BYTES
+from endpoint_picker.request import InferenceRequest, Media, Tokens
+
+#: Bytes of a completions prompt in a piece of `Prompt.pieces`.
+PIECE_BYTES: Final = 1024
+#: Types of a message's parts that are no text.
+MEDIA_TYPES: Final = ("image_url", "video_url", "audio_url", "input_audio", "input_image")
+#: Most tokens that are taken from an answer.
+MAX_TOKENS: Final = 1 << 20
+
+_CHAT, _COMPLETION = "/chat/completions", "/completions"
+_EMPTY: Final = msgspec.Raw(b"")
+#: What /tokenize takes of a chat beside the messages.
+_CHAT_FIELDS: Final = (
+    "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+    "add_special_tokens", "mm_processor_kwargs",
+)  # fmt: skip
+
+
+class _Body(msgspec.Struct):
+    prompt: msgspec.Raw = _EMPTY
+    messages: msgspec.Raw = _EMPTY
+    cache_salt: str | None = None
+    tools: msgspec.Raw = _EMPTY
+    chat_template: msgspec.Raw = _EMPTY
+    chat_template_kwargs: msgspec.Raw = _EMPTY
+    reasoning_effort: msgspec.Raw = _EMPTY
+    documents: msgspec.Raw = _EMPTY
+    add_generation_prompt: msgspec.Raw = _EMPTY
+    continue_final_message: msgspec.Raw = _EMPTY
+    add_special_tokens: msgspec.Raw = _EMPTY
+    mm_processor_kwargs: msgspec.Raw = _EMPTY
+
+
+_read_body: Final = msgspec.json.Decoder(_Body).decode
+_read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_read_text: Final = msgspec.json.Decoder(str).decode
+_read_ids: Final = msgspec.json.Decoder(list[int]).decode
+_write: Final = msgspec.json.Encoder().encode
+
+
+class Prompt:
+    """A prompt whose tokens can be asked for."""
+
+    __slots__ = ("_body", "has_media", "is_chat", "model", "pieces", "salt", "text")
+
+    def __init__(
+        self, body: _Body, model: str, pieces: Sequence[bytes], text: str | None, *, has_media: bool
+    ) -> None:
+        self._body = body
+        self.model = model
+        self.is_chat = text is None
+        self.pieces = pieces
+        """The prompt's JSON in pieces: equal prompts have equal pieces, longer ones begin with the same."""
+        self.text = text
+        """The prompt of a completion."""
+        self.salt = body.cache_salt or ""
+        self.has_media = has_media
+
+    def digests(self) -> list[bytes]:
+        """Return a chained digest for each piece: what the prompt is up to the piece's end."""
+        body = self._body
+        settings = [getattr(body, name) for name in _CHAT_FIELDS]
+        settings += [body.reasoning_effort, body.documents]
+        digest = xxh3_128_digest(b"\0".join([self.model.encode("utf-8", "replace"), *map(bytes, settings)]))
+        found = []
+        for piece in self.pieces:
+            digest = xxh3_128_digest(digest + piece)
+            found.append(digest)
+        return found
+
+    def tokenize_call(self) -> bytes:
+        """Return the body of a call of /tokenize."""
+        body = self._body
+        fields: dict[str, Any] = {"model": self.model}
+        if not self.is_chat:
+            fields["prompt"] = body.prompt
+            if bytes(body.add_special_tokens):
+                fields["add_special_tokens"] = body.add_special_tokens
+            return _write(fields)
+        fields["messages"] = body.messages
+        for name in _CHAT_FIELDS:
+            value = getattr(body, name)
+            if bytes(value):
+                fields[name] = value
+        return _write(fields)
+
+
+def prompt_of(request: InferenceRequest) -> Prompt | Tokens | None:
+    """Return the request's prompt; its tokens when it consists of them; None when no call can tell them."""
+    path = request.headers.get(":path", "").partition("?")[0]
+    is_chat = path.endswith(_CHAT)
+    if not (is_chat or path.endswith(_COMPLETION)):
+        return None
+    try:
+        body = _read_body(request.body)
+        if is_chat:
+            pieces = [bytes(each) for each in _read_list(body.messages)]
+            has_media = any(f'"{each}"'.encode() in request.body for each in MEDIA_TYPES)
+            return Prompt(body, request.model, pieces, None, has_media=has_media)
+        return _completion(body, request.model)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _completion(body: _Body, model: str) -> Prompt | Tokens | None:
+    raw = bytes(body.prompt).strip()
+    if raw[:1] == b"[":
+        items = _read_list(body.prompt)
+        if len(items) == 1 and bytes(items[0]).lstrip()[:1] in (b"[", b'"'):
+            raw = bytes(items[0]).strip()  # a list of one prompt
+        if raw[:1] == b"[":
+            return tokens_of(_read_ids(raw), "prompt", salt=body.cache_salt or "")
+    text = _read_text(raw)
+    pieces = [raw[start : start + PIECE_BYTES] for start in range(0, len(raw), PIECE_BYTES)]
+    return Prompt(body, model, pieces, text, has_media=False)
+
+
+def tokens_of(
+    ids: Sequence[int], reason: str, *, salt: str = "", media: tuple[Media, ...] = ()
+) -> Tokens | None:
+    """Return the tokens; None when they are no token ids."""
+    try:
+        return Tokens(array("I", ids).tobytes(), reason, salt=salt, media=media)
+    except (OverflowError, TypeError):
+        return None
+
+
+class _Span(msgspec.Struct):
+    offset: int
+    length: int
+
+
+class _Features(msgspec.Struct):
+    mm_hashes: dict[str, list[str]] = {}
+    mm_placeholders: dict[str, list[_Span]] = {}
+
+
+class _Answer(msgspec.Struct):
+    tokens: list[int] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    features: _Features | None = None
+
+
+_read_answer: Final = msgspec.json.Decoder(_Answer).decode
+_read_answers: Final = msgspec.json.Decoder(list[_Answer]).decode
+
+
+def answered_tokens(answer: bytes) -> Tokens | None:
+    """Return the tokens in an answer of /tokenize or of a render call; None when there are none in it."""
+    try:
+        found = _read_answers(answer)[0] if answer.lstrip()[:1] == b"[" else _read_answer(answer)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, IndexError):
+        return None
+    ids = found.tokens or found.token_ids or found.prompt_token_ids
+    if not ids or len(ids) > MAX_TOKENS:
+        return None
+    return tokens_of(ids, "server", media=_media(found.features))
+
+
+def _media(features: _Features | None) -> tuple[Media, ...]:
+    if features is None:
+        return ()
+    found = []
+    for kind, hashes in features.mm_hashes.items():
+        for name, span in zip(hashes, features.mm_placeholders.get(kind, ()), strict=False):
+            if span.offset >= 0 and 0 < span.length <= MAX_TOKENS:
+                found.append((span.offset, span.length, name))
+    return tuple(sorted(found))
+
+
+def without_last(tokens: Tokens, count: int) -> Tokens:
+    """Return the tokens without the last ones."""
+    ids = tokens.ids[: -count * TOKEN_BYTES]
+    end = len(ids) // TOKEN_BYTES
+    return Tokens(
+        ids,
+        "prefix",
+        salt=tokens.salt,
+        media=tuple(each for each in tokens.media if each[0] + each[1] <= end),
+    )

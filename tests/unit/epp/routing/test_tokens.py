@@ -1,0 +1,288 @@
+"""Waiting for tokens: never past the budget, and a dead tokenizer costs one budget, not one a request."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from endpoint_picker.datalayer import tokenizing
+from endpoint_picker.datalayer.prompt_reading import answered_tokens, prompt_of, tokens_of
+from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.datalayer.tokenizing import Job, TokenCache
+from endpoint_picker.decision import Decision, Refusal, Waiting
+from endpoint_picker.request import InferenceRequest, Tokens
+from endpoint_picker.routing import build_router
+
+CONFIG = """
+plugins:
+- {type: token-producer, parameters: {budget: 50ms%s}}
+- {type: precise-prefix-cache-producer}
+- {type: prefix-cache-scorer}
+"""
+
+
+class Picker:
+    """A router on a virtual clock, with three servers, whose calls of /tokenize the test answers."""
+
+    def __init__(self, more: str = "") -> None:
+        self.now = 100.0
+        self.due: float | None = None
+        self.router = build_router(
+            config_text=CONFIG % more, clock=lambda: self.now, rng=np.random.default_rng(1)
+        )
+        assert not self.router.config_error
+        self.router.wake_at = self._wake_at
+        self.router.replace_endpoints([Endpoint(f"p{n}-rank-0", "d", f"10.0.0.{n}", 8000) for n in range(3)])
+        self.tokenizing = self.router.pool.tokenizing
+        self.answers: list[tuple[float, Decision | Refusal]] = []
+        self.requests: list[InferenceRequest] = []
+
+    def _wake_at(self, due: float) -> None:
+        self.due = due if self.due is None else min(due, self.due)
+
+    def send(self, body: dict[str, Any], path: str = "/v1/chat/completions") -> bool:
+        """Send a request; return whether it waits."""
+        request = InferenceRequest(request_id="r", model="m", prompt=b"p" * 400, headers={":path": path})
+        request.chunks = (json.dumps({"model": "m", **body}).encode(),)
+        request.body_bytes = len(request.body)
+        self.requests.append(request)
+        answer = self.router.decide(request, None, lambda late: self.answers.append((self.now, late)))
+        if not isinstance(answer, Waiting):
+            self.answers.append((self.now, answer))
+        return isinstance(answer, Waiting)
+
+    def chat(self, *texts: str) -> bool:
+        return self.send({"messages": [{"role": "user", "content": text} for text in texts]})
+
+    def until(self, time: float) -> None:
+        """Let the clock run, calling the router when it is due."""
+        while self.due is not None and self.due <= time:
+            self.now, self.due = max(self.now, self.due), None
+            again = self.router.advance()
+            if again is not None:
+                self._wake_at(again)
+        self.now = time
+
+    def calls(self) -> list[Job]:
+        found = list(self.tokenizing.outbox)
+        self.tokenizing.outbox.clear()
+        return found
+
+    def reasons(self) -> list[str]:
+        return [each.tokens.reason for each in self.requests if each.tokens is not None]
+
+    def answer(self, job: Job, *ids: int) -> None:
+        tokens = tokens_of(ids, "server")
+        assert tokens is not None
+        self.tokenizing.answered(job, tokens, self.now)
+        self.until(self.now)
+
+
+def test_a_request_waits_for_its_tokens_and_an_equal_one_does_not() -> None:
+    picker = Picker()
+    assert picker.chat("hello")
+    (call,) = picker.calls()
+    assert call.url in [f"http://10.0.0.{n}:8000/tokenize" for n in range(3)]
+    assert json.loads(call.body) == {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    picker.until(100.01)
+    picker.answer(call, 1, 2, 3)
+    ((at, answer),) = picker.answers
+    assert isinstance(answer, Decision)
+    assert at < 100.02
+    assert not picker.chat("hello")
+    assert picker.reasons() == ["server", "cache"]
+    assert not picker.calls()
+
+
+def test_no_request_waits_beyond_its_budget_and_a_dead_tokenizer_costs_one() -> None:
+    picker = Picker()
+    for n in range(5):
+        picker.until(100.0 + n * 0.01)
+        assert picker.chat(f"prompt {n}")
+    picker.until(100.05)
+    # All that waited are over with the first budget: 50, 40, 30, 20 and 10 ms.
+    assert [at for at, _ in picker.answers] == [pytest.approx(100.05)] * 5
+    assert all(isinstance(answer, Decision) for _, answer in picker.answers)
+    for n in range(50):
+        picker.until(100.06 + n * 0.1)
+        assert not picker.chat(f"later {n}")
+    assert set(picker.reasons()) == {"budget", "not-trusted"}
+    # While it is dead, it is asked twice a second, by prompts that do not wait.
+    assert 5 + 8 <= picker.tokenizing.calls <= 5 + 11
+    call = picker.calls()[-1]
+    picker.until(call.sent_at + 0.03)
+    picker.answer(call, 1)
+    assert picker.tokenizing.is_trusted
+    assert picker.chat("again")
+
+
+def test_a_refused_connection_ends_the_wait_at_once_and_another_server_is_asked() -> None:
+    picker = Picker()
+    assert picker.chat("a")
+    (call,) = picker.calls()
+    picker.tokenizing.failed(call, picker.now, refused=False)
+    picker.until(picker.now)
+    assert picker.reasons() == ["failed"]
+    asked = set()
+    for n in range(4):
+        picker.until(101.0 + n)
+        assert not picker.chat(f"b{n}")
+        asked |= {each.server for each in picker.calls()}
+    assert asked == {f"10.0.0.{n}:8000" for n in range(3)} - {call.server}
+
+
+def test_a_prompt_that_the_server_refuses_says_nothing_about_the_server() -> None:
+    picker = Picker()
+    assert picker.chat("a")
+    picker.tokenizing.failed(picker.calls()[0], picker.now, refused=True)
+    picker.until(picker.now)
+    assert picker.reasons() == ["refused"]
+    assert picker.chat("b")
+
+
+def test_a_slow_prompt_alone_does_not_cost_the_trust() -> None:
+    picker = Picker()
+    assert picker.chat("long")
+    (slow,) = picker.calls()
+    picker.until(100.02)
+    assert picker.chat("short")
+    picker.answer(picker.calls()[0], 1)
+    picker.until(100.05)
+    assert picker.reasons() == ["budget", "server"]
+    assert picker.tokenizing.is_trusted
+    picker.answer(slow, 1, 2)  # late; the next equal prompt has its tokens
+    assert not picker.chat("long")
+
+
+def test_a_longer_turn_of_a_conversation_takes_the_tokens_of_the_one_before() -> None:
+    picker = Picker()
+    turns = ["x" * 900, "y" * 100]
+    assert picker.chat(turns[0])
+    picker.answer(picker.calls()[0], *range(100))
+    assert not picker.chat(*turns)  # the first turn is more than 80 % of it
+    assert picker.requests[-1].tokens is not None
+    assert len(picker.requests[-1].tokens.ids) == 4 * (100 - tokenizing.LOOSE_END)
+    picker.answer(picker.calls()[0], *range(120))  # it was asked about for the turn after it
+    assert not picker.chat(*turns)
+    assert picker.reasons() == ["server", "prefix", "cache"]
+    # A turn that is half new waits, and has the beginning if no answer comes.
+    assert picker.chat(*turns, "z" * 1000)
+    picker.until(picker.now + 0.05)
+    assert picker.reasons()[-1] == "prefix"
+
+
+def test_requests_with_the_same_prompt_share_one_call() -> None:
+    picker = Picker()
+    assert picker.chat("a")
+    assert picker.chat("a")
+    (call,) = picker.calls()
+    picker.answer(call, 1)
+    assert picker.reasons() == ["server", "server"]
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "reason"),
+    [
+        ({"prompt": [1, 2, 3]}, "/v1/completions", "prompt"),
+        ({"prompt": [[1, 2, 3]]}, "/v1/completions", "prompt"),
+        ({"prompt": ["a", "b"]}, "/v1/completions", "other-api"),
+        ({"prompt": [-1]}, "/v1/completions", "other-api"),
+        ({"input": "a"}, "/v1/embeddings", "other-api"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "/v1/messages", "other-api"),
+        ({"messages": []}, "/v1/chat/completions", "other-api"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]},
+            "/v1/chat/completions",
+            "media",
+        ),
+        ({"prompt": "a", "x": "y" * (2 << 20)}, "/v1/completions", "too-long"),
+    ],
+)
+def test_what_does_not_wait(body: dict[str, Any], path: str, reason: str) -> None:
+    picker = Picker()
+    assert not picker.send(body, path)
+    assert picker.reasons() == [reason]
+
+
+def test_calls_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizing, "MAX_CALLS", 2)
+    picker = Picker()
+    assert picker.chat("a")
+    assert picker.chat("b")
+    assert not picker.chat("c")
+    assert picker.reasons() == ["busy"]
+
+
+def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
+    picker = Picker()
+    request = InferenceRequest(request_id="r", model="m", headers={":path": "/v1/completions"})
+    request.chunks = (b'{"model": "m", "prompt": "text"}',)
+    waiting = picker.router.decide(request, None, lambda late: picker.answers.append((picker.now, late)))
+    assert isinstance(waiting, Waiting)
+    waiting.cancel()
+    picker.answer(picker.calls()[0], 1)
+    picker.until(101.0)
+    assert not picker.answers
+    assert not picker.router.waiting
+    assert not picker.tokenizing._waits
+
+
+def test_a_renderer_is_sent_the_body_as_it_is_and_tells_of_images() -> None:
+    picker = Picker(", vllm: {url: 'http://render:8000/'}")
+    parts = [{"type": "image_url", "image_url": {"url": "http://i/1"}}]
+    assert picker.send({"messages": [{"role": "user", "content": parts}], "cache_salt": "s"})
+    (call,) = picker.calls()
+    assert call.url == "http://render:8000/v1/chat/completions/render"
+    assert call.body == picker.requests[0].body
+    answer = {
+        "token_ids": [1, 2, 3, 4],
+        "features": {
+            "mm_hashes": {"image": ["h"]},
+            "mm_placeholders": {"image": [{"offset": 1, "length": 2}]},
+        },
+    }
+    found = answered_tokens(json.dumps(answer).encode())
+    assert found is not None
+    picker.tokenizing.answered(call, found, picker.now)
+    tokens = picker.requests[0].tokens
+    assert tokens is not None
+    assert (tokens.media, tokens.salt, len(tokens.ids)) == (((1, 2, "h"),), "s", 16)
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        ({"count": 2, "max_model_len": 9, "tokens": [1, 2]}, 2),
+        ([{"token_ids": [1, 2, 3]}], 3),
+        ({"tokens": []}, 0),
+        ({"tokens": [-1]}, 0),
+        ({"tokens": "a"}, 0),
+        ([], 0),
+        ("a", 0),
+    ],
+)
+def test_answers(answer: object, count: int) -> None:
+    found = answered_tokens(json.dumps(answer).encode())
+    assert (0 if found is None else len(found.ids) // 4) == count
+
+
+def test_the_settings_of_a_chat_are_part_of_what_it_is() -> None:
+    digests = set()
+    for more in ({}, {"tools": [{"type": "function"}]}, {"chat_template_kwargs": {"a": 1}}):
+        request = InferenceRequest(request_id="r", model="m", headers={":path": "/v1/chat/completions"})
+        request.chunks = (json.dumps({"messages": [{"role": "user", "content": "a"}], **more}).encode(),)
+        prompt = prompt_of(request)
+        assert prompt is not None
+        assert not isinstance(prompt, Tokens)
+        digests.add(prompt.digests()[-1])
+        assert json.loads(prompt.tokenize_call()).keys() == {"model", "messages", *more}
+    assert len(digests) == 3
+
+
+def test_the_cache_is_bounded_in_bytes() -> None:
+    cache = TokenCache(most_bytes=100)
+    for n in range(10):
+        cache.put(b"%d" % n, Tokens(bytes(40), "server"))
+    assert (len(cache), cache.size) == (2, 80)
+    assert cache.get(b"9") is not None
