@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -105,6 +105,8 @@ class Run:
     """Requests that arrive in it count; None: from the warm-up's end to the run's."""
     duration_s: float | None = None
     """Instead of the workload's own."""
+    blocks: int = ENGINE.num_gpu_blocks
+    """KV-cache blocks of a server."""
 
 
 #: Further policies by name; a benchmark adds its own when it is imported, in each process.
@@ -136,7 +138,7 @@ def results_of(run: Run) -> Results:
     workload = prepare(model, Path()).start(run.seed, scale=run.scale)
     assert model.duration_s is not None
     return Simulation(
-        [ENGINE] * run.servers,
+        [replace(ENGINE, num_gpu_blocks=run.blocks)] * run.servers,
         workload,
         maker(run.policy)(registry(), f"{run.policy}/{run.seed}"),
         duration_s=model.duration_s,

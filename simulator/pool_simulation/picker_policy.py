@@ -15,11 +15,12 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.decision import Decision, Refusal, Waiting
 from endpoint_picker.record import Record
-from endpoint_picker.request import InferenceRequest
+from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.handlers.disaggregated import PREFILL_HEADER
 from endpoint_picker.scheduling.plugin import Plugin
 from ext_proc.body.usage import Usage
+from pool_simulation.kv_events import EngineEvents
 from pool_simulation.policy import Pick, Policy, Refused, Resume, Surroundings
 from pool_simulation.prompts import prompt_bytes
 from pool_simulation.scrapes import Scrapes, ScrapeTiming, keep_scraping
@@ -49,6 +50,8 @@ class PickerSettings:
     old as the last scrape, as in a picker without a ledger."""
     expires_metrics: bool = True
     """False keeps using the last values of a server whose pages no longer come."""
+    kv_events_s: float | None = None
+    """Seconds between an engine's KV events and the picker's knowledge of them; None: it does not follow."""
     plugins: Mapping[str, Callable[[Surroundings], type[Plugin]]] = field(default_factory=dict)
     """Further plugin types by name, each made for the surroundings of a run."""
 
@@ -107,6 +110,7 @@ class PickerPolicy(Policy):
         self.router: PoolRouter | None = None
         """The picker's router; None while the picker restarts."""
         self._routers: list[PoolRouter] = []
+        self._events: EngineEvents | None = None
         self._wakes_at: float | None = None
 
     @override
@@ -144,6 +148,8 @@ class PickerPolicy(Policy):
             random.Random(f"{seed}/scrapes"),  # noqa: S311
         )
         keep_scraping(scrapes, pool.at, pool.clock, lambda: self.router is router)
+        if settings.kv_events_s is not None:
+            self._events = EngineEvents(pool, router, settings.kv_events_s, lambda: self.router is router)
 
     @override
     def decide(self, request: SimulatedRequest, resume: Resume) -> Pick | Refused | None:
@@ -164,6 +170,9 @@ class PickerPolicy(Policy):
             headers={FAIRNESS_HEADER: request.tenant} if request.tenant else {},
         )
         asked.simulated = request
+        if self._events is not None:
+            asked.tokens = Tokens(prompt, "simulated")
+            self._events.note(request)
         record = Record(now)
         record.request_id = request.request_id
         record.model = asked.model

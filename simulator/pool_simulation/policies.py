@@ -70,6 +70,28 @@ DEFAULT_WEIGHTS: Final = {"queue-scorer": 2.0, "kv-cache-utilization-scorer": 2.
 _PRECISE: Final = picker_config(DEFAULT_WEIGHTS, "max-score-picker", TYPE_NAME)
 
 
+_EVENTS: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: precise-prefix-cache-producer
+  parameters: {speculativeIndexing: %s}
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: max-score-picker}
+"""
+#: Seconds until a server's KV events reach the picker.
+_EVENTS_S: Final = 0.05
+
+
 def _precise(*, counts_routed: bool) -> PickerSettings:
     return PickerSettings(
         config=_PRECISE,
@@ -84,6 +106,8 @@ PICKERS: Final[Mapping[str, PickerSettings]] = {
     "default": PickerSettings(config=DEFAULT_PICKER_CONFIG),
     "precise": _precise(counts_routed=False),
     "precise-routed": _precise(counts_routed=True),
+    "kv-events": PickerSettings(config=_EVENTS % "false", kv_events_s=_EVENTS_S),
+    "kv-events-routed": PickerSettings(config=_EVENTS % "true", kv_events_s=_EVENTS_S),
 }
 
 Make = Callable[[Registry, str], Policy]

@@ -85,6 +85,7 @@ class KvIndex:
         "_free",
         "_known",
         "_live",
+        "_row_of",
         "_rows",
         "_seed",
         "_silent",
@@ -128,6 +129,8 @@ class KvIndex:
         self.entries = 0
         """Blocks that sources hold, those of sources that are being swept included."""
         self._slots: dict[int, Slot] = {}
+        self._row_of: Rows = np.zeros(0, dtype=np.intp)
+        """Row of each slot in use, by its number."""
         self._rows: dict[int, list[Slot]] = {}
         """Row to its sources, in the order of their ranks."""
         self._live = 0
@@ -235,8 +238,7 @@ class KvIndex:
     def add_source(self, row: int) -> Slot:
         """Return a new source's slot; the row's server publishes by one source or, with ranks, by several."""
         slot = Slot(self._number(), row)
-        self._slots[slot.number] = slot
-        self._live |= slot.bit
+        self._use(slot)
         self._rows.setdefault(row, []).append(slot)
         return slot
 
@@ -257,8 +259,14 @@ class KvIndex:
         self._retire(slot, blocks)
         slot.number = self._number()
         slot.bit = 1 << slot.number
+        self._use(slot)
+
+    def _use(self, slot: Slot) -> None:
         self._slots[slot.number] = slot
         self._live |= slot.bit
+        if slot.number >= self._row_of.size:
+            self._row_of = np.concatenate([self._row_of, np.zeros(slot.number + 1, dtype=np.intp)])
+        self._row_of[slot.number] = slot.row
 
     def set_known(self, row: int, *, known: bool) -> None:
         """Say whether the sources of a row have told all that they hold."""
@@ -361,25 +369,32 @@ class KvIndex:
         self.lookups += 1
         if self._speculative_ends and self._speculative_ends[0][0] <= now:
             self.expire(now)
+        by_row = np.zeros(1 + max(int(self._row_of.max(initial=0)), int(rows.max(initial=0))))
+        best = 0.0
         if len(self.tiers) == 1 and self._weights.get(DEFAULT_MEDIUM, 1.0) == 1.0:
-            scores = self._walk(chain)
+            # Later runs are longer: of a row's several sources the best is written last.
+            for bits, length in self._walk(chain):
+                by_row[self._rows_of(bits)] = best = float(length)
         else:
-            scores = self._walk_tiers(chain)
-        best: dict[int, float] = {}
-        for number, score in scores:
-            slot = self._slots[number]
-            if score > best.get(slot.row, 0.0):
-                best[slot.row] = score
+            for number, score in self._walk_tiers(chain):
+                row = self._slots[number].row
+                by_row[row] = max(by_row[row], score)
+                best = max(best, score)
+            np.floor(by_row + 1e-9, out=by_row)
         if best:
             self.lookup_hits += 1
-            self.lookup_max_hits += int(max(best.values()))
-            return np.array([float(int(best.get(row, 0.0) + 1e-9)) for row in rows.tolist()])
-        return np.zeros(rows.size)
+            self.lookup_max_hits += int(best + 1e-9)
+        return by_row[rows]
 
-    def _walk(self, chain: Sequence[int]) -> list[tuple[int, float]]:
-        """Return (slot, leading blocks) of the slots that hold the first block."""
+    def _rows_of(self, bits: int) -> Rows:
+        """Return the row of each slot in the bit set."""
+        packed = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
+        return self._row_of[np.flatnonzero(np.unpackbits(packed, bitorder="little"))]
+
+    def _walk(self, chain: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (bit set of slots, their leading blocks), the fewest first, of the slots that hold any."""
         holders, routed = self.tiers[DEFAULT_MEDIUM], self._speculative
-        found: list[tuple[int, float]] = []
+        found: list[tuple[int, int]] = []
         alive, length = self._live, 0
         for key in chain:
             held = holders.get(key, 0)
@@ -388,13 +403,13 @@ class KvIndex:
             still = held & alive
             if still != alive:
                 if length:
-                    found += [(number, float(length)) for number in _numbers(alive & ~still)]
+                    found.append((alive & ~still, length))
                 alive = still
                 if not alive:
                     return found
             length += 1
-        if length:
-            found += [(number, float(length)) for number in _numbers(alive)]
+        if length and alive:
+            found.append((alive, length))
         return found
 
     def _walk_tiers(self, chain: Sequence[int]) -> list[tuple[int, float]]:

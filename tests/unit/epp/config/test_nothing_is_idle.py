@@ -334,6 +334,8 @@ def test_every_listed_plugin_acts_or_is_a_fault_or_a_warning(config: dict[str, A
         name = plugin["type"]
         if any(f'"{name}"' in warning for warning in built.warnings):
             continue
+        if name == "dcgm-extractor":  # it has no parameters: what is added is the same
+            continue
         less = without(config, name)
         if less.get("flowControl") is not None and name == detector_of(config):
             del less["flowControl"]
