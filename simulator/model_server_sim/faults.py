@@ -8,6 +8,7 @@ from model_server_sim.protocol import ApiError
 
 METRICS = ("live", "stale", "absent")
 HANGS = ("no", "engine", "server")
+TOKENIZE = ("live", "hang", "absent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Faults:
     """At least 0."""
     metrics: str = "live"
     """`stale`: the page stays as it was. `absent`: 404."""
+    tokenize: str = "live"
+    """`hang`: /tokenize does not answer. `absent`: 404."""
 
     def __post_init__(self) -> None:
         """Check types and ranges: the values come from a request."""
@@ -47,7 +50,7 @@ class Faults:
             if not low <= getattr(self, name) <= high:
                 msg = f"{name} must be between {low} and {high}"
                 raise ValueError(msg)
-        for name, choices in (("metrics", METRICS), ("hang", HANGS)):
+        for name, choices in (("metrics", METRICS), ("hang", HANGS), ("tokenize", TOKENIZE)):
             if getattr(self, name) not in choices:
                 msg = f"{name} must be one of {', '.join(choices)}"
                 raise ValueError(msg)

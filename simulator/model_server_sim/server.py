@@ -525,6 +525,10 @@ class ModelServer:
         return EngineMetrics.joint_page(pairs, time.time()).encode()
 
     async def _tokenize(self, request: web.Request) -> web.Response:
+        if self._faults.tokenize == "absent":
+            raise ApiError(404, "an injected fault", kind="NotFoundError")
+        if self._faults.tokenize == "hang":
+            await asyncio.Event().wait()
         return self._json(protocol.tokenized(await request.read(), self._limits))
 
     async def _detokenize(self, request: web.Request) -> web.Response:

@@ -220,8 +220,8 @@ class KvSources:
 
     def _forget(self, row: int) -> None:
         for source in self._rows.pop(row, ()):
-            self.on_close(source)
             source.blocks.close()
+            self.on_close(source)
             self.received.pop(source.name, None)
 
 

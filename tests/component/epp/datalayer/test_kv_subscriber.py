@@ -1,0 +1,196 @@
+"""The picker's ZMQ sockets against real publishers: the simulated model server's, and one on a bound socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import msgspec
+import pytest
+import zmq
+
+from endpoint_picker.datalayer.kv_index import KvIndex
+from endpoint_picker.datalayer.kv_sources import KvEventsPlan, KvSource, KvSources
+from endpoint_picker.datalayer.kv_subscriber import KvSubscriber
+from endpoint_picker.datalayer.table import Endpoint, EndpointTable
+from inference_client import Ask, InferenceClient
+from simulator_process import Simulator, new_host, spawn
+
+LIMIT_S = 60.0
+FAST = ("--time-scale", "20", "--kv-events-port", "5557", "--kv-events-replay-port", "6557", "--model", "m")
+PLAN = KvEventsPlan(replay_port=6557)
+
+
+class Following:
+    """An index that follows servers over real sockets."""
+
+    def __init__(self, plan: KvEventsPlan) -> None:
+        loop = asyncio.get_running_loop()
+        self.table, self.index = EndpointTable(), KvIndex()
+        self.sources = KvSources(self.table, self.index)
+        self.sources.use(plan)
+        self.subscriber = KvSubscriber(self.sources, self.index, loop, clock=loop.time)
+
+    def follow(self, *hosts: str) -> None:
+        self.table.replace([Endpoint(f"p{at}-rank-0", "d", host, 8000) for at, host in enumerate(hosts)])
+
+    @property
+    def source(self) -> KvSource:
+        (source,) = self.sources
+        return source
+
+    def match(self, tokens: bytes) -> list[float]:
+        root = self.index.root_of("m")
+        assert root is not None
+        found: list[float] = self.index.match(
+            self.index.keys(root, tokens), self.table.ready_rows, 0.0
+        ).tolist()
+        return found
+
+
+@pytest.fixture
+async def following() -> AsyncIterator[Callable[[KvEventsPlan], Following]]:
+    made: list[Following] = []
+
+    def make(plan: KvEventsPlan = PLAN) -> Following:
+        made.append(Following(plan))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.subscriber.close()
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., object]]:
+    running: list[Simulator] = []
+
+    async def run(host: str, *flags: str) -> Simulator:
+        simulator = await spawn(*FAST, *flags, host=host)
+        running.append(simulator)
+        await simulator.until_health(200)
+        return simulator
+
+    yield run
+    for each in running:
+        if each.process.returncode is None:
+            each.process.kill()
+        await each.process.wait()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - the state of a socket has no event
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(what)
+
+
+async def ask(simulator: Simulator, text: str) -> bytes:
+    """Have the server compute the prompt; return its token ids."""
+    async with InferenceClient(simulator.url) as client:
+        assert (await client.send(Ask(prompt=text, max_tokens=1, model="m"))).ok
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(simulator.url + "/tokenize", json={"prompt": text}) as response,
+    ):
+        ids = (await response.json())["tokens"]
+    return b"".join(each.to_bytes(4, "little") for each in ids)
+
+
+def blocks(tokens: bytes) -> int:
+    return len(tokens) // 64
+
+
+async def test_what_was_computed_before_the_picker_came_is_replayed(start: object, following: object) -> None:
+    host = new_host()
+    simulator = await start(host)  # type: ignore[operator]
+    early = await ask(simulator, "Computed before anyone listened. " * 20)
+    pool = following()  # type: ignore[operator]
+    pool.follow(host)
+    await until(lambda: pool.source.stream.complete, "the replay ends")
+    assert pool.match(early) == [blocks(early)]
+    late = await ask(simulator, "Computed afterwards. " * 20)
+    await until(lambda: pool.match(late) == [blocks(late)], "the event comes")
+    assert pool.index.trusted(pool.table.ready_rows, 0.0).all()
+
+
+async def test_a_server_that_is_started_again_is_known_anew(start: object, following: object) -> None:
+    host = new_host()
+    first = await start(host)  # type: ignore[operator]
+    pool = following()  # type: ignore[operator]
+    pool.follow(host)
+    old = await ask(first, "The first life of this server. " * 20)
+    await until(lambda: pool.match(old) == [blocks(old)], "the event comes")
+    first.process.kill()
+    await first.process.wait()
+    second = await start(host)  # type: ignore[operator]
+    new = await ask(second, "The second life of this server. " * 20)
+    await until(lambda: pool.match(new) == [blocks(new)], "the new server's event comes")
+    await until(lambda: pool.match(old) == [0], "the old server's blocks are dropped")
+    assert pool.subscriber.reconnections() == [(f"{host}:8000", 1)]
+    assert pool.source.stream.complete
+
+
+async def test_without_replays_a_picker_that_comes_late_knows_a_part(
+    start: object, following: object
+) -> None:
+    host = new_host()
+    simulator = await start(host)  # type: ignore[operator]
+    await ask(simulator, "Nobody heard this. " * 20)
+    pool = following(KvEventsPlan())  # type: ignore[operator]
+    pool.follow(host)
+
+    async def heard() -> bytes:
+        for number in range(100):
+            tokens = await ask(simulator, f"{number} " * 100)
+            await asyncio.sleep(0.1)
+            if pool.index.entries:
+                return tokens
+        pytest.fail("no event came")
+
+    tokens = await heard()
+    assert pool.match(tokens) == [blocks(tokens)]
+    assert not pool.source.stream.complete
+    assert not pool.index.trusted(pool.table.ready_rows, 0.0).any()
+
+
+async def test_a_server_that_leaves_takes_its_blocks_and_sockets_along(
+    start: object, following: object
+) -> None:
+    host = new_host()
+    simulator = await start(host)  # type: ignore[operator]
+    await ask(simulator, "Soon forgotten. " * 20)
+    pool = following()  # type: ignore[operator]
+    pool.follow(host)
+    await until(lambda: pool.index.entries > 0, "the replay comes")
+    pool.follow()
+    await until(lambda: not pool.index.entries, "the blocks are swept")
+    assert pool.subscriber.active == 0
+
+
+async def test_engines_may_connect_to_the_picker(following: object) -> None:
+    host = new_host()
+    pool = following(KvEventsPlan(discover=False, bind=f"tcp://{host}:5557"))  # type: ignore[operator]
+    pool.follow("10.0.0.1", "10.0.0.2")
+    context = zmq.Context()
+    publishers = [context.socket(zmq.PUB) for _ in range(2)]
+    stored = ["BlockStored", [1, 2], None, list(range(32)), 16, None, "GPU", None]
+    payload = msgspec.msgpack.encode([1.0, [stored], 0])
+    for publisher in publishers:
+        publisher.connect(f"tcp://{host}:5557")
+    tokens = b"".join(each.to_bytes(4, "little") for each in range(32))
+
+    def publish() -> bool:
+        for topic, publisher in zip((b"kv@10.0.0.2:8000@m", b"kv@stranger@m"), publishers, strict=True):
+            publisher.send_multipart((topic, bytes(8), payload))
+        return pool.sources.strangers > 0 and bool(pool.index.models) and pool.match(tokens) == [0, 2]
+
+    await until(publish, "the message is read")
+    context.destroy(linger=0)
+
+
+async def test_an_address_that_cannot_be_bound_is_counted_and_costs_nothing_else(following: object) -> None:
+    pool = following(KvEventsPlan(discover=False, bind="tcp://203.0.113.1:5557"))  # type: ignore[operator]
+    assert pool.subscriber.errors["bind"] == 1
+    pool.follow("10.0.0.1")
