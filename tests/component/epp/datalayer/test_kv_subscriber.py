@@ -1,4 +1,4 @@
-"""The picker's ZMQ sockets against real publishers: the simulated model server's, and one on a bound socket."""
+"""The picker's ZMQ sockets against real publishers: the simulated server's, and some on a bound socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -155,12 +155,9 @@ async def test_a_prompt_goes_where_its_beginning_is_held_whoever_sent_it_there(s
     # A client of another gateway had the second server compute it: this picker never saw the request.
     holder = pool.servers[1]
     await pool.chat(shared, url=holder.url)
-    blocks = 0
 
     async def told() -> bool:
-        nonlocal blocks
-        blocks = max(int(each["blocks"]) for each in (await pool.state())["sources"])
-        return blocks > 20
+        return max(int(each["blocks"]) for each in (await pool.state())["sources"]) > 20
 
     await eventually(told)
     for number in range(6):
