@@ -1,7 +1,7 @@
 """Readers of one response body as its pieces pass: server-sent events, or one JSON document. Pure, bounded.
 
 No piece is changed or held. A stream costs one comparison and two searches an event: events that begin with
-the same bytes as the one before, up to what was generated, need no parser.
+the same bytes as the one before, up to what was generated, need no parser; what was generated is not checked.
 """
 
 from typing import Final, Protocol
