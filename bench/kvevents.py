@@ -14,6 +14,7 @@ import json
 import random
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +61,7 @@ class Truth:
     def step(self) -> tuple[int, bytes]:
         """Return the next message."""
         message = self.publisher.step(STEP)
-        for name in list(self.publisher.blocks)[-STEP:]:
+        for name in reversed(list(islice(reversed(self.publisher.blocks), STEP))):
             parent, ids = self.publisher.blocks[name]
             root = self._index.root("") if parent is None else self._keys[parent]
             self._keys[name] = self._index.keys(root, array("I", ids).tobytes())[0]
