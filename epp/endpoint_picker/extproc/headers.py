@@ -106,7 +106,7 @@ class RequestHeaders:
         "content_type",
         "encoding",
         "ends",
-        "expects",
+        "holds",
         "if_available",
         "method",
         "objective",
@@ -148,8 +148,8 @@ class RequestHeaders:
         """What separates the parts of a multipart body."""
         self.encoding = found.get("content-encoding", "")
         """Content-encoding of the body; "" for none."""
-        self.expects = "expect" in found
-        """The client waits for a 100 before it sends the body."""
+        self.holds = self.method in WITH_BODY and "expect" not in found
+        """The request waits for its body: not where a body has no meaning, or the client waits for a 100."""
         self.request_id = found.get(REQUEST_ID_HEADER, "")
         self.if_available = _PREFER in found and _prefers(found[_PREFER])
         """The client wants an answer only if the prompt is cached."""
@@ -159,11 +159,6 @@ class RequestHeaders:
         """Keep one copy of the texts that most requests have, for requests that are kept for long."""
         self.method, self.path = intern(self.method), intern(self.path)
         self.content_type = intern(self.content_type)
-
-    @property
-    def holds(self) -> bool:
-        """The request waits for its body: not where a body has no meaning, or the client waits for a 100."""
-        return self.method in WITH_BODY and not self.expects
 
     @property
     def needs_model(self) -> bool:

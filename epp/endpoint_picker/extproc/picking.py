@@ -10,7 +10,7 @@ from functools import partial
 from sys import intern
 from typing import Final
 
-from endpoint_picker.decision import Decision, Refusal, Router
+from endpoint_picker.decision import BodyReading, Decision, Refusal, Router
 from endpoint_picker.extproc.headers import WITH_BODY, RequestHeaders, ResponseHeaders, is_json
 from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
@@ -23,13 +23,13 @@ from ext_proc import wire
 from ext_proc.body.api import Form
 from ext_proc.body.apis import state_in
 from ext_proc.body.encodings import decoder
+from ext_proc.body.material import MAX_MATERIAL_BYTES
 from ext_proc.body.reading import (
     WHOLE_BYTES,
     InvalidBodyError,
     ParsedBody,
     Reading,
     model_span,
-    prompt_bytes,
     read,
     unread_encoding,
 )
@@ -120,7 +120,7 @@ class Picking:
         turn = self._turn
         if turn is not None:
             turn.feed(chunks)
-        elif size > WHOLE_BYTES and self._is_read():
+        elif size > WHOLE_BYTES and self._is_read(self._router.reading()):
             self._turn = self._begin_turn(chunks)
 
     def request(
@@ -141,7 +141,8 @@ class Picking:
             self._request.chunks = body
         if headers.api is None and "/responses/" in headers.path:
             self._request.state = state_in(headers.path)
-        if not (headers.ends if body is None else headers.holds) or not self._is_read():
+        reading = self._router.reading()
+        if not (headers.ends if body is None else headers.holds) or not self._is_read(reading):
             return self._decide(resume, now)  # the body is not seen, or not read
         if not body or not size:
             if headers.api is None or not headers.api.needs_model or headers.method not in WITH_BODY:
@@ -149,10 +150,15 @@ class Picking:
             text = "the request has no body; send a JSON object with a model"
             return self._refuse_unrouted(Outcome.BAD_REQUEST, text, now)
         try:
-            parsed = self._parsed(headers, body, size)
+            if size <= WHOLE_BYTES and not headers.encoding and self._turn is None:
+                whole = body[0] if len(body) == 1 else b"".join(body)
+                found = read(headers.api, whole, prompt=reading.prompt, boundary=headers.boundary)
+                parsed = found if isinstance(found, ParsedBody) else self._begun(found)
+            else:
+                parsed = self._parsed(headers, body, size)
             if parsed is None:
                 return self._wait_for_turns(resume)
-            self._take(parsed, body)
+            self._take(parsed, body, reading)
         except InvalidBodyError as error:
             return self._refuse_body(error, now)
         answer = self._decide(resume, now)
@@ -194,25 +200,26 @@ class Picking:
 
     # Reading the body
 
-    def _is_read(self) -> bool:
+    def _is_read(self, reading: BodyReading) -> bool:
         """Tell whether the body is read. One in an encoding that is not read counts if a model is needed."""
         headers = self._headers
         assert headers is not None  # noqa: S101 - the exchange calls request_headers first
-        if not headers.is_read(self._router.reading()):
+        if not headers.is_read(reading):
             return False
         return not headers.encoding or headers.needs_model or decoder(headers.encoding) is not None
 
+    def _begun(self, reading: Reading) -> ParsedBody | None:
+        """Go on with a reading in turns; return what it says if it is done."""
+        turn = self._turn = self._turns.begin(reading)
+        turn.wake()
+        return reading.result() if reading.done else None
+
     def _parsed(self, headers: RequestHeaders, body: Sequence[bytes], size: int) -> ParsedBody | None:
-        """Return what the body says; None when its reading takes turns. Raises InvalidBodyError."""
+        """Return what a large or encoded body says; None when its reading takes turns.
+
+        Raises InvalidBodyError.
+        """
         turn = self._turn
-        if turn is None and size <= WHOLE_BYTES and not headers.encoding:
-            whole = body[0] if len(body) == 1 else b"".join(body)
-            found = read(headers.api, whole, prompt=self._router.reading().prompt, boundary=headers.boundary)
-            if isinstance(found, ParsedBody):
-                return found
-            turn = self._turn = self._turns.begin(found)
-            turn.wake()
-            return found.result() if found.done else None
         if turn is None:
             turn = self._turn = self._begin_turn(body)
         else:
@@ -261,25 +268,25 @@ class Picking:
         turn, resume, self._turn, self._resume = self._turn, self._resume, None, None
         assert turn is not None and turn.reading is not None and resume is not None  # noqa: S101, PT018
         try:
-            self._take(turn.reading.result(), ())
+            self._take(turn.reading.result(), (), self._router.reading())
         except InvalidBodyError as error:
             return self._refuse_body(error, now)
         return self._decide(resume, now)
 
-    def _take(self, parsed: ParsedBody, body: Sequence[bytes]) -> None:
+    def _take(self, parsed: ParsedBody, body: Sequence[bytes], reading: BodyReading) -> None:
         """Note what the body says. Raises InvalidBodyError when its model is to change and cannot."""
         request, record = self._request, self.record
         assert request is not None  # noqa: S101 - set before
         record.model = request.model = parsed.model
         request.prompt = parsed.prompt
-        request.prompt_bytes = prompt_bytes(parsed, request.body_bytes)
+        size = len(parsed.prompt)
+        request.prompt_bytes = size if 0 < size < MAX_MATERIAL_BYTES else request.body_bytes
         record.streaming = request.stream = parsed.stream
         request.max_tokens = parsed.max_tokens
         if parsed.state:
             request.state = parsed.state
-        rewrites = self._router.reading().rewrites
-        if rewrites is not None:
-            self._rewrite(rewrites, parsed, body)
+        if reading.rewrites is not None:
+            self._rewrite(reading.rewrites, parsed, body)
 
     def _rewrite(self, rewrites: Rewrites, parsed: ParsedBody, body: Sequence[bytes]) -> None:
         """Choose the model that is served, and change its name in the body."""

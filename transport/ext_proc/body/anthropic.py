@@ -12,7 +12,8 @@ _PROMPT: Final = ("messages", "system", "tools", "cache_salt", "thinking")
 
 def messages(fields: Fields) -> Iterator[bytes]:
     """Lay out tools, then `system` (text, or blocks of it), then the messages."""
-    yield from material.isolation(fields.get("cache_salt"), None)
+    if "cache_salt" in fields:
+        yield from material.isolation(fields.get("cache_salt"), None)
     yield from material.tools(fields.get("tools"))
     system = fields.get("system")
     if system is not None:

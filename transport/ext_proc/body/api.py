@@ -52,11 +52,17 @@ class Api:
     """Of a gRPC message: its fields as JSON text, or the JSON that it wraps. Raises scan.NotReadError."""
     limits: Mapping[str, int] = field(init=False)
     """The keys that are read, each with the most bytes kept of its value."""
+    token_keys: tuple[tuple[str, str], ...] = field(init=False)
+    """`max_tokens` as (key, key within its object or "")."""
 
     def __post_init__(self) -> None:
         plain = ("model", "stream", *(key.partition(".")[0] for key in self.max_tokens), *self.state)
         limits = dict.fromkeys(plain, VALUE_BYTES) | dict.fromkeys(self.prompt, PROMPT_BYTES)
         object.__setattr__(self, "limits", limits)
+        token_keys = tuple(
+            (outer, inner) for outer, _, inner in (key.partition(".") for key in self.max_tokens)
+        )
+        object.__setattr__(self, "token_keys", token_keys)
 
 
 def nothing(_fields: Fields) -> Iterator[bytes]:

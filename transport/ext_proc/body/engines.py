@@ -9,7 +9,8 @@ from ext_proc.body.api import Api, Fields
 
 def vllm(fields: Fields) -> Iterator[bytes]:
     """Lay out the token ids, after the content hashes of images and the like."""
-    yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
+    if "cache_salt" in fields or "lora_request" in fields:
+        yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
     features = fields.get("features")
     if features is not None and features.raw != b"null":
         yield from (material.MEDIA, material.whole(features.raw), material.NEXT)
@@ -25,7 +26,8 @@ _MEDIA: Final = ("image_data", "video_data", "audio_data")
 
 def sglang(fields: Fields) -> Iterator[bytes]:
     """Lay out what separates caches, then media, then ids or text."""
-    yield from material.isolation(fields.get("extra_key"), fields.get("lora_path"))
+    if "extra_key" in fields or "lora_path" in fields:
+        yield from material.isolation(fields.get("extra_key"), fields.get("lora_path"))
     for key in _MEDIA:
         value = fields.get(key)
         if value is not None and value.raw != b"null":

@@ -68,10 +68,9 @@ class Value:
         """False: the value goes on beyond `raw`."""
 
 
-def bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces up to the limits; later ones are not even laid out."""
-    size = 0
-    for number, piece in enumerate(pieces, 1):
+def bounded(pieces: Iterable[bytes], size: int = 0, count: int = 0) -> Iterator[bytes]:
+    """Yield the pieces up to the limits, after `count` of `size` bytes; later ones are not even laid out."""
+    for number, piece in enumerate(pieces, count + 1):
         yield piece[: MAX_MATERIAL_BYTES - size]
         size += len(piece)
         if size >= MAX_MATERIAL_BYTES or number >= MAX_PIECES:

@@ -15,7 +15,8 @@ CHAT_KEYS: Final = ("messages", "tools", *_TEMPLATE, *_ISOLATION)
 
 def chat(fields: Fields) -> Iterator[bytes]:
     """Lay out tools first, as chat templates put them, then each message: role, content, calls."""
-    yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
+    if "cache_salt" in fields or "lora_request" in fields:
+        yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
     for key in _TEMPLATE:
         value = fields.get(key)
         if value is not None and value.raw != b"null":
@@ -30,7 +31,8 @@ def prompt_of(key: str) -> Layout:
     """Return the layout of an API whose prompt is the value of one key."""
 
     def layout(fields: Fields) -> Iterator[bytes]:
-        yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
+        if "cache_salt" in fields or "lora_request" in fields:
+            yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
         value = fields.get(key)
         if value is not None:
             yield from material.sequence(value)

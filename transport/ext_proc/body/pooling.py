@@ -15,7 +15,8 @@ _SECOND: Final = ("documents", "text_2", "items")
 
 def pairs(fields: Fields) -> Iterator[bytes]:
     """Lay out the query, then the documents: a cross-encoder sees each pair with the query first."""
-    yield from material.isolation(fields.get("cache_salt"), None)
+    if "cache_salt" in fields:
+        yield from material.isolation(fields.get("cache_salt"), None)
     for keys in (_FIRST, _SECOND):
         for key in keys:
             value = fields.get(key)
@@ -29,7 +30,8 @@ def text_or_chat(fields: Fields) -> Iterator[bytes]:
     for key in ("input", "prompt"):
         value = fields.get(key)
         if value is not None:
-            yield from material.isolation(fields.get("cache_salt"), None)
+            if "cache_salt" in fields:
+                yield from material.isolation(fields.get("cache_salt"), None)
             yield from material.sequence(value)
             return
     yield from chat(fields)

@@ -110,12 +110,16 @@ def read(
             parsed = interpret(used, fields)
             if not prompt:
                 return parsed
-            pieces = bounded(used.layout(fields))
+            pieces = used.layout(fields)
             kept: list[bytes] = []
-            if _lay_out(pieces, kept):
-                parsed.prompt = kept[0] if len(kept) == 1 else b"".join(kept)
-                return parsed
-            return Reading(api, laying_out=(parsed, pieces, kept))
+            size = 0
+            for piece in pieces:
+                kept.append(piece)
+                size += len(piece)
+                if size >= _STEP_BYTES or len(kept) >= _STEP_PIECES:
+                    return Reading(api, laying_out=(parsed, bounded(pieces, size, len(kept)), kept))
+            parsed.prompt = kept[0] if len(kept) == 1 else b"".join(kept)
+            return parsed
     reading = Reading(api, prompt=prompt, boundary=boundary)
     reading.feed(body)
     reading.end()
@@ -286,7 +290,7 @@ class Reading:
     def _step_layout(self) -> None:
         if _lay_out(self._pieces, self._kept):
             assert self._parsed is not None  # noqa: S101 - set before
-            self._parsed.prompt = b"".join(self._kept)
+            self._parsed.prompt = b"".join(self._kept)[:MAX_MATERIAL_BYTES]
             self._finish(None)
 
 
@@ -314,11 +318,13 @@ def interpret(api: Api, fields: Fields) -> ParsedBody:
     parsed.model = model
     stream = fields.get("stream")
     parsed.stream = stream is not None and stream.raw == b"true"
-    for key in api.max_tokens:
-        limit = _count(fields, key)
-        if limit:
-            parsed.max_tokens = limit
-            break
+    for key, inner in api.token_keys:
+        value = fields.get(key)
+        if value is not None:
+            limit = _count(value.raw, inner)
+            if limit:
+                parsed.max_tokens = limit
+                break
     for key in api.state:
         value = fields.get(key)
         if value is not None:
@@ -340,13 +346,8 @@ def _text(value: Value) -> str | None:
         return None
 
 
-def _count(fields: Fields, key: str) -> int:
-    """Return a limit of tokens; 0 for none, and for one above MAX_TOKENS."""
-    name, _, inner = key.partition(".")
-    value = fields.get(name)
-    if value is None:
-        return 0
-    raw = value.raw
+def _count(raw: bytes, inner: str) -> int:
+    """Return a limit of tokens, perhaps of an object's key; 0 for none, and for one above MAX_TOKENS."""
     if inner:
         try:
             raw = bytes(_as_fields(raw).get(inner, b""))
@@ -368,12 +369,6 @@ def _id_of(value: Value) -> str:
     except ValueError:
         return ""
     return found if isinstance(found, str) and len(found) <= MAX_STATE else ""
-
-
-def prompt_bytes(parsed: ParsedBody, body_bytes: int) -> int:
-    """Return the size of the prompt as text; material that is not laid out to its end counts as the body."""
-    size = len(parsed.prompt)
-    return size if 0 < size < MAX_MATERIAL_BYTES else body_bytes
 
 
 def model_span(body: Iterable[bytes]) -> tuple[int, int] | None:

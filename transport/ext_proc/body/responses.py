@@ -10,7 +10,8 @@ from ext_proc.body.openai import PARSER
 
 def responses(fields: Fields) -> Iterator[bytes]:
     """Lay out tools, instructions as a system message, then `input`: one user message, or a list of items."""
-    yield from material.isolation(fields.get("cache_salt"), None)
+    if "cache_salt" in fields:
+        yield from material.isolation(fields.get("cache_salt"), None)
     yield from material.tools(fields.get("tools"))
     instructions = fields.get("instructions")
     if instructions is not None and instructions.raw.startswith(b'"'):
