@@ -32,6 +32,7 @@ PATHS = {
     "pool": f"{POOLS}/namespaces/{{}}/inferencepools",
     "picker": f"{HEADROOM}/namespaces/{{}}/endpointpickers",
     "objective": "/apis/llm-d.ai/v1alpha2/namespaces/{}/inferenceobjectives",
+    "rewrite": "/apis/llm-d.ai/v1alpha2/namespaces/{}/inferencemodelrewrites",
     "service": "/api/v1/namespaces/{}/services",
     "account": "/api/v1/namespaces/{}/serviceaccounts",
     "config": "/api/v1/namespaces/{}/configmaps",

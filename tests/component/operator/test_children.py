@@ -1,5 +1,7 @@
 """A pool becomes a running picker, is healed, and goes without a trace."""
 
+import json
+
 from operator_cluster import Cluster, OperatorProcess, Space, eventually, make_ready, picker, pool
 
 CHILDREN = {
@@ -186,6 +188,27 @@ def test_objectives_reach_the_table_and_are_accepted(space: Space) -> None:
     eventually(lambda: "batch" not in table(), "objective out of the table")
 
 
+def test_rewrites_reach_the_table_and_are_told_what_counts(space: Space) -> None:
+    space.create("pool", pool("llm"))
+    space.create("rewrite", rewrite("alias", "llm", "small", {"tiny": 90, "tiny-v2": 10}))
+    taken_up(space, "llm")
+
+    def rules() -> list[tuple[str, list[str]]]:
+        text = (space.get("config", "llm-epp-priorities") or {})["data"]["table.json"]
+        return [(each["source"], each["models"]) for each in json.loads(text).get("rewrites", [])]
+
+    eventually(lambda: rules() == [("alias", ["small"])], "the rewrite in the table")
+    eventually(lambda: accepted(space, "alias", "rewrite") == ("True", "Accepted"))
+    space.create("rewrite", rewrite("later", "llm", "small", {"other": 1}))
+    eventually(lambda: rules() == [("alias", ["small"]), ("later", ["small"])], "the older one first")
+    eventually(lambda: accepted(space, "later", "rewrite") == ("True", "Overlaps"))
+    space.create("rewrite", rewrite("lost", "nowhere", "m", {"x": 1}))
+    eventually(lambda: accepted(space, "lost", "rewrite") == ("False", "PoolNotFound"))
+    space.delete("rewrite", "alias")
+    eventually(lambda: rules() == [("later", ["small"])], "the rewrite out of the table")
+    eventually(lambda: accepted(space, "later", "rewrite") == ("True", "Accepted"))
+
+
 def test_the_proxy_comes_and_goes_with_its_entry_in_the_pool(space: Space) -> None:
     space.create("picker", picker("llm", proxy={"mode": "Deployment", "replicas": 2}))
     space.create("pool", pool("llm"))
@@ -228,8 +251,21 @@ def objective(name: str, pool_name: str, priority: int) -> dict[str, object]:
     }
 
 
-def accepted(space: Space, name: str) -> tuple[str, str]:
-    body = space.get("objective", name) or {}
+def rewrite(name: str, pool_name: str, model: str, targets: dict[str, int]) -> dict[str, object]:
+    rule = {
+        "matches": [{"model": {"value": model}}],
+        "targets": [{"modelRewrite": each, "weight": weight} for each, weight in targets.items()],
+    }
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceModelRewrite",
+        "metadata": {"name": name},
+        "spec": {"poolRef": {"name": pool_name}, "rules": [rule]},
+    }
+
+
+def accepted(space: Space, name: str, kind: str = "objective") -> tuple[str, str]:
+    body = space.get(kind, name) or {}
     for condition in body.get("status", {}).get("conditions", ()):
         if condition["type"] == "Accepted":
             return condition["status"], condition["reason"]
