@@ -102,6 +102,49 @@ class TracingSpec(ApiType):
     traced when its parent is."""
 
 
+Model = Annotated[str, Schema(minLength=1, maxLength=256)]
+ObjectiveName = Annotated[
+    str, Schema(minLength=1, maxLength=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+]
+
+
+class ModelObjective(ApiType):
+    """The objective of the requests for one model or LoRA adapter."""
+
+    model: Model
+    """Value of `model` in the request's body."""
+    objective: ObjectiveName
+    """Name of an InferenceObjective of the pool."""
+
+
+_TRUST_NEEDS_A_QUEUE: Final = "!self.?trustTenantHeaders.orValue(false) || self.?enabled.orValue(false)"
+
+
+class FlowControlSpec(ApiType):
+    """How requests are told apart by objective and tenant, and whether they wait while the pool is full."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": rules(
+                (
+                    _TRUST_NEEDS_A_QUEUE,
+                    "trustTenantHeaders acts on the queue: set enabled to true as well",
+                )
+            )
+        }
+    )
+
+    enabled: bool = False
+    """True lets requests wait by priority while the pool is saturated: the feature gate `flowControl`."""
+    default_objective: ObjectiveName | None = None
+    """Objective of the requests that name none and whose model has none; when absent, priority 0."""
+    model_objectives: Annotated[tuple[ModelObjective, ...], list_of("map", "model", maxItems=256)] = ()
+    """Objectives by model or LoRA adapter, of the requests that name none."""
+    trust_tenant_headers: bool = False
+    """True takes the fairness id, by which tenants share, from the request's header. Set it only where a
+    gateway sets or removes that header."""
+
+
 class EndpointPickerSpec(ApiType):
     """The user's settings; all are optional."""
 
@@ -132,6 +175,8 @@ class EndpointPickerSpec(ApiType):
     """Where the picker exports traces; none when absent."""
     proxy: ProxySpec = Field(default_factory=ProxySpec)
     """The standalone proxy; none when absent."""
+    flow_control: FlowControlSpec = Field(default_factory=FlowControlSpec)
+    """Queueing by priority, and which objective a request without a header has."""
 
 
 class EndpointCounts(ApiType):

@@ -61,8 +61,17 @@ class PriorityTable(BaseModel):
 
     rewrites: tuple[RewriteEntry, ...] = ()
     """Rules for the names of models; the first that matches exactly counts, else the first for every name."""
+    default_objective: str = ""
+    """Objective of a request that names none and whose model has none; "" is none."""
+    model_objectives: dict[str, str] = Field(default_factory=dict)
+    """Objective of a request that names none, by the model or LoRA adapter that it asks for."""
 
     def dump(self) -> str:
         """Return canonical JSON: keys sorted, two spaces of indent, a newline at the end."""
-        ordered = self.model_copy(update={"objectives": dict(sorted(self.objectives.items()))})
+        ordered = self.model_copy(
+            update={
+                "objectives": dict(sorted(self.objectives.items())),
+                "model_objectives": dict(sorted(self.model_objectives.items())),
+            }
+        )
         return ordered.model_dump_json(indent=2) + "\n"

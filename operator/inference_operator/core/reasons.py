@@ -126,6 +126,11 @@ OPTIONAL_NOT_INSTALLED: Final = Reason(
     "ResolvedRefs",
     "All that the picker needs is there. Left out: {children}; to have them, install the CRDs of {kinds}.",
 )
+OBJECTIVES_NOT_FOUND: Final = Reason(
+    "ObjectiveNotFound",
+    "spec.flowControl names InferenceObjectives that this pool does not have ({names}), so that their "
+    "requests have priority 0: create them with a poolRef to this pool, or correct spec.flowControl.",
+)
 ACCESS_DENIED: Final = Reason(
     "AccessDenied", "The operator may not {rights}: grant this to the ClusterRole headroom-operator."
 )

@@ -22,7 +22,7 @@ from inference_operator.core import reasons
 from inference_operator.core.configuration import judge_configuration
 from inference_operator.core.connections import judge_endpoints, judge_gateways, shuts_out_all
 from inference_operator.core.desired import proxy
-from inference_operator.core.desired.config_maps import priority_table
+from inference_operator.core.desired.config_maps import objectives_not_found, priority_table
 from inference_operator.core.desired.intent import Intent
 from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL, REWRITES, Kind
 from inference_operator.core.naming import SERVICE_NAME_LIMIT, proxy_name
@@ -123,6 +123,8 @@ def _resolved(
         return Judgement("False", reasons.ACCESS_DENIED.say(rights=", ".join(rights)))
     if failures:
         return Judgement("False", failures[0].finding)
+    if missing := objectives_not_found(seen):
+        return Judgement("False", reasons.OBJECTIVES_NOT_FOUND.say(names=", ".join(missing[:8])))
     if not any(kind in seen.access.served for kind in OBJECTIVES):
         return Judgement("True", reasons.NO_OBJECTIVES.say())
     if seen.ignored_objectives and seen.access.ignored and seen.access.objectives:

@@ -44,6 +44,12 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
         "accessLog": True,
         "tracing": {"endpoint": "http://[fd00::1]:4318/base", "samplingPercent": 0},
         "proxy": {"mode": "Deployment", "replicas": 2, "image": "envoy:1", "resources": {}},
+        "flowControl": {
+            "enabled": True,
+            "trustTenantHeaders": True,
+            "defaultObjective": "chat.v2",
+            "modelObjectives": [{"model": "meta/llama-3 8b", "objective": "batch"}],
+        },
     },
     "a request equal to its limit": {
         "resources": {"limits": {"memory": "1Gi", "cpu": 1}, "requests": {"memory": "1024Mi", "cpu": "1000m"}}
@@ -53,6 +59,22 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
     },
 }
 PICKERS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "trusted tenants without a queue": (
+        {"flowControl": {"trustTenantHeaders": True}},
+        "trustTenantHeaders acts on the queue: set enabled to true as well",
+    ),
+    "an objective that no object can be called": (
+        {"flowControl": {"defaultObjective": "Chat!"}},
+        "should match",
+    ),
+    "two objectives of one model": (
+        {"flowControl": {"modelObjectives": [{"model": "m", "objective": o} for o in ("a", "b")]}},
+        "Duplicate value",
+    ),
+    "a model without an objective": (
+        {"flowControl": {"modelObjectives": [{"model": "m"}]}},
+        "objective: Required",
+    ),
     "tracing without a host": ({"tracing": {"endpoint": "http://:4318"}}, "should match"),
     "tracing over gRPC": ({"tracing": {"endpoint": "collector:4317"}}, "should match"),
     "tracing without an endpoint": ({"tracing": {"samplingPercent": 5}}, "spec.tracing.endpoint: Required"),

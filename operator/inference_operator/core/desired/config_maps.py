@@ -1,19 +1,22 @@
 """The two ConfigMaps that a picker watches: its configuration and its priority table. Pure."""
 
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
 
 from inference_api import names
 from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
-from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND
+from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND, EndpointPickerSpec
 from inference_api.priority_table import ObjectiveEntry, PriorityTable, RewriteEntry
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.kinds import CONFIG_MAP
 from inference_operator.core.naming import child_metadata, config_name, priorities_name
 from inference_operator.core.observation import Observation
 from inference_operator.core.rewrites import compiled
+
+#: Feature gate of the EndpointPickerConfig that lets requests wait.
+FLOW_CONTROL_GATE: Final = "flowControl"
 
 
 def desired(seen: Observation) -> tuple[Intent, Intent]:
@@ -23,7 +26,7 @@ def desired(seen: Observation) -> tuple[Intent, Intent]:
         intent(
             CONFIG_MAP,
             child_metadata(seen, config_name(picker), picker),
-            data={names.CONFIG_KEY: config_text(seen.spec.config)},
+            data={names.CONFIG_KEY: config_text(seen.spec)},
         ),
         intent(
             CONFIG_MAP,
@@ -52,12 +55,30 @@ def _written_rewrites(text: str) -> tuple[RewriteEntry, ...]:
         return ()
 
 
-def config_text(config: dict[str, Any] | None) -> str:
-    """Return the EndpointPickerConfig as YAML: the user's with apiVersion and kind added, or the default."""
-    if config is None:
+def config_text(spec: EndpointPickerSpec) -> str:
+    """Return the EndpointPickerConfig as YAML: the user's with apiVersion and kind added, or the default.
+
+    `spec.flowControl` adds to either what switches the queue on; a setting of the user's configuration stays.
+    """
+    flow = spec.flow_control
+    if not flow.enabled and spec.config is None:
         return DEFAULT_PICKER_CONFIG
-    body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **config}
+    given = yaml.safe_load(DEFAULT_PICKER_CONFIG) if spec.config is None else spec.config
+    body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **given}
+    if flow.enabled:
+        body["featureGates"] = _with_gate(body.get("featureGates"))
+    if flow.trust_tenant_headers and isinstance(section := body.get("flowControl", {}), dict):
+        body["flowControl"] = {"trustTenantHeaders": True, **section}
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+
+
+def _with_gate(gates: Any) -> Any:
+    """Return the feature gates with flow control's; what is no list is left for the picker to refuse."""
+    if gates is None:
+        return [FLOW_CONTROL_GATE]
+    return (
+        [*gates, FLOW_CONTROL_GATE] if isinstance(gates, list) and FLOW_CONTROL_GATE not in gates else gates
+    )
 
 
 def has_written_priorities(seen: Observation) -> bool:
@@ -67,7 +88,9 @@ def has_written_priorities(seen: Observation) -> bool:
 
 
 def priority_table(seen: Observation) -> PriorityTable:
-    """Return the priorities of the pool's objectives, and its rewrites, that are not being deleted."""
+    """Return the priorities of the pool's objectives and its rewrites that are not being deleted, and which
+    requests without a header have which objective."""
+    flow = seen.spec.flow_control
     return PriorityTable(
         objectives={
             objective.metadata.name: ObjectiveEntry(
@@ -78,4 +101,13 @@ def priority_table(seen: Observation) -> PriorityTable:
             if objective.metadata.deletion_timestamp is None
         },
         rewrites=compiled(seen.rewrites),
+        default_objective=flow.default_objective or "",
+        model_objectives={each.model: each.objective for each in flow.model_objectives},
     )
+
+
+def objectives_not_found(seen: Observation) -> list[str]:
+    """Return the objectives that spec.flowControl names and the pool does not have, sorted."""
+    table = priority_table(seen)
+    named = {table.default_objective, *table.model_objectives.values()} - {""}
+    return sorted(named - table.objectives.keys())

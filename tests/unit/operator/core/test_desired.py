@@ -1,6 +1,7 @@
 """Properties of what is made for a pool; `test_golden.py` has it field by field."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -8,6 +9,8 @@ import yaml
 from endpoint_picker.config.build import build
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.settings import parse
+from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
+from inference_api.endpoint_picker import EndpointPickerSpec
 from inference_api.priority_table import PriorityTable
 from inference_operator.core.desired.config_maps import config_text
 from inference_operator.core.desired.plan import desired
@@ -75,7 +78,9 @@ def test_a_long_pool_name_is_in_no_label() -> None:
 
 
 def test_a_users_configuration_is_written_with_its_type() -> None:
-    text = config_text({"kind": "EndpointPickerConfig", "plugins": [{"type": "x"}]})
+    text = config_text(
+        EndpointPickerSpec(config={"kind": "EndpointPickerConfig", "plugins": [{"type": "x"}]})
+    )
     assert yaml.safe_load(text) == {
         "apiVersion": "llm-d.ai/v1alpha1",
         "kind": "EndpointPickerConfig",
@@ -92,8 +97,36 @@ def test_the_picker_understands_what_it_is_told() -> None:
 
 
 def test_the_picker_understands_the_default_configuration() -> None:
-    built = build(config_text(None), Registry.installed())
+    built = build(config_text(EndpointPickerSpec()), Registry.installed())
     assert not built.warnings
+
+
+def flow_control(config: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    spec = EndpointPickerSpec.model_validate({"config": config, "flowControl": settings})
+    text: dict[str, Any] = yaml.safe_load(config_text(spec))
+    return text
+
+
+def test_flow_control_adds_its_gate_to_the_default_and_to_a_users_configuration() -> None:
+    assert flow_control(enabled=True)["featureGates"] == ["flowControl"]
+    assert flow_control(enabled=True)["plugins"] == yaml.safe_load(DEFAULT_PICKER_CONFIG)["plugins"]
+    own = {"featureGates": ["other"], "plugins": []}
+    assert flow_control(own, enabled=True)["featureGates"] == ["other", "flowControl"]
+    assert own == {"featureGates": ["other"], "plugins": []}
+    assert flow_control({"featureGates": ["flowControl"]}, enabled=True)["featureGates"] == ["flowControl"]
+    assert "featureGates" not in flow_control({"plugins": []})
+
+
+def test_trust_in_tenants_headers_does_not_replace_what_the_configuration_says() -> None:
+    assert flow_control(enabled=True, trustTenantHeaders=True)["flowControl"] == {"trustTenantHeaders": True}
+    own = {"flowControl": {"trustTenantHeaders": False, "maxBytes": "1Gi"}}
+    assert flow_control(own, enabled=True, trustTenantHeaders=True)["flowControl"] == own["flowControl"]
+
+
+def test_what_is_no_list_or_section_is_left_for_the_picker_to_refuse() -> None:
+    broken = {"featureGates": "flowControl", "flowControl": 7}
+    kept = flow_control(broken, enabled=True, trustTenantHeaders=True)
+    assert (kept["featureGates"], kept["flowControl"]) == ("flowControl", 7)
 
 
 def test_the_table_stays_while_objectives_cannot_be_read() -> None:
