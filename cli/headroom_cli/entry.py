@@ -15,7 +15,7 @@ def main() -> int:
 def kubectl_plugin() -> int:
     """Run `kubectl-headroom`, likewise."""
     try:
-        from headroom_cli.explain.main import plugin as run
+        from headroom_cli.kubectl_plugin import plugin as run
     except ModuleNotFoundError as missing:
         sys.exit(f"kubectl-headroom needs {missing.name}: pip install 'headroom-operator[local]'")
     return run()

@@ -11,9 +11,10 @@ from headroom_cli import local
 from headroom_cli.demo import main as demo
 from headroom_cli.demo.failure import DemoError
 from headroom_cli.explain import main as explain
-from headroom_cli.explain.failure import ExplainError
+from headroom_cli.picker_pages import PickerPageError
 from headroom_cli.simulate import main as simulate
 from headroom_cli.simulate.failure import SimulateError
+from headroom_cli.top import main as top
 from inference_api.release import release_version
 from local_cluster.errors import LocalClusterError
 
@@ -24,13 +25,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the whole command line."""
     whole = argparse.ArgumentParser(
         prog="headroom",
-        description="Headroom: a local cluster to try it in, the reasons of decisions, simulated pools.",
+        description="Headroom: a local cluster to try it in, what pickers do and why, simulated pools.",
     )
     whole.add_argument("--version", action="version", version=release_version())
     groups = whole.add_subparsers(required=True, metavar="GROUP")
     local.add_commands(groups)
     demo.add_commands(groups)
     explain.add_commands(groups)
+    top.add_commands(groups)
     simulate.add_commands(groups)
     return whole
 
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         return int(given.run(given))
-    except (LocalClusterError, DemoError, ExplainError, SimulateError) as error:
+    except (LocalClusterError, DemoError, PickerPageError, SimulateError) as error:
         print(f"headroom: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:

@@ -71,7 +71,7 @@ class Picker:
         add_pool_gauges(
             self.servers.metrics,
             settings.pool_name,
-            self.router.pool,
+            self.router.scheduler,
             lambda: self.router.offered,
             ScrapeCounts(lambda: self.scraper.scrapes, lambda: self.scraper.failures),
         )

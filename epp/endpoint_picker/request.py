@@ -7,6 +7,9 @@ from typing import ClassVar, Final
 Timed = tuple[str, float, float]
 """Name, begin and end of a piece of work on a request, in seconds of the pool's clock."""
 
+#: Attribute of a request whose model a rewrite changed: the name that the client sent.
+ASKED_MODEL: Final = "asked-model"
+
 Media = tuple[int, int, str]
 """First token, number of tokens and content hash of an image, a video or a piece of audio in a prompt."""
 
@@ -83,7 +86,8 @@ class InferenceRequest:
         self.state = ""
         """Id of the earlier response or of the conversation that the request goes on with; "" for none."""
         self.objective = objective
-        """metadata.name of an InferenceObjective, from the request header; "" when none was sent."""
+        """metadata.name of an InferenceObjective, from the request header; "" when none was sent and the
+        priority table gives the model none."""
         self.priority = 0
         """Set by the scheduler from the priority table. A negative one may be shed."""
         self.body_bytes = body_bytes

@@ -25,6 +25,8 @@ from endpoint_picker.flowcontrol.queued import Queued
 from endpoint_picker.flowcontrol.settings import FlowSettings
 from endpoint_picker.flowcontrol.waiting import Released, WaitingDecision, WaitingRoom
 from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.observability.explain import Pausing
+from endpoint_picker.observability.queue_page import queue_page
 from endpoint_picker.observability.state_page import state_page
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -222,8 +224,8 @@ class PoolRouter:
     def apply_priorities(self, text: str) -> bool:
         """Take a priority table (JSON) into use; a faulty one changes only `priorities_error`."""
         used = self.live.apply_priorities(text)
-        self.scheduler.priorities = self.live.priorities
-        rules, rng = self.live.rewrites, self.pool.rng
+        self.scheduler.use_objectives(self.live.objectives)
+        rules, rng = self.live.table.rewrites, self.pool.rng
         self._rewrites = Rewrites(rules, lambda: float(rng.random(1)[0])) if rules else None
         self._reading = replace(self.live.config.reading, rewrites=self._rewrites)
         if self.flow is not None:
@@ -339,7 +341,11 @@ class PoolRouter:
 
     def state(self) -> dict[str, Any]:
         """Return the whole state as JSON values, for /debug/state. Too slow for the hot path."""
-        return state_page(self.scheduler, self.live)
+        return state_page(self.scheduler, self.live, self.decisions.prefix_hits())
+
+    def queue_page(self) -> Pausing:
+        """Begin the page /debug/queue, made in steps between which requests may be served."""
+        return queue_page(self.flow)
 
     def _note_fault(self, fault: Exception) -> None:
         self._faults.note(fault, self._clock())

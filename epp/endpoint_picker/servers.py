@@ -22,6 +22,7 @@ from endpoint_picker.extproc.route import process_route
 from endpoint_picker.health import Health
 from endpoint_picker.observability.access_log import AccessLog, LineWriter
 from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.observability.explain import Pausing
 from endpoint_picker.observability.handshakes import HandshakeFailures
 from endpoint_picker.observability.http import HttpServer
 from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
@@ -71,6 +72,10 @@ class PoolView(Router, Protocol):
         """Return the whole state as JSON values."""
         ...
 
+    def queue_page(self) -> Pausing:
+        """Begin the page /debug/queue."""
+        ...
+
 
 class PickerServers:
     """All ports of one picker."""
@@ -99,7 +104,9 @@ class PickerServers:
         self.metrics.register(registry)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        self._http = HttpServer(self.health, registry, self._state, self._offered, pool.decisions)
+        self._http = HttpServer(
+            self.health, registry, self._state, self._offered, pool.decisions, pool.queue_page
+        )
         self._endpoint_health = endpoint_health
         self.handshakes = HandshakeFailures(self.metrics, time.monotonic)
         self._grpc = Server(limits=LIMITS, handshake_failed=self.handshakes.note)

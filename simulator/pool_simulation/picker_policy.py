@@ -18,6 +18,7 @@ from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.routing import PoolRouter, build_router
 from endpoint_picker.scheduling.handlers.disaggregated import PREFILL_HEADER
+from endpoint_picker.scheduling.objectives import Objectives
 from endpoint_picker.scheduling.plugin import Plugin
 from ext_proc.body.usage import Usage
 from pool_simulation.kv_events import EngineEvents
@@ -133,7 +134,7 @@ class PickerPolicy(Policy):
         if router.config_error:
             msg = f"the picker refuses the configuration: {router.config_error}"
             raise ValueError(msg)
-        router.scheduler.priorities = self._priorities
+        router.scheduler.use_objectives(Objectives(self._priorities))
         router.wake_at = self._wake_at
         self.router = router
         self._routers.append(router)

@@ -7,6 +7,8 @@ from endpoint_picker.config.parsers import READING
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.decision import BodyReading, Decision, Refusal, Reservation, Resume, Waiting
 from endpoint_picker.observability.decisions import Decisions
+from endpoint_picker.observability.explain import Pausing
+from endpoint_picker.observability.queue_page import queue_page
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -94,6 +96,9 @@ class CountingRouter:
     @property
     def offered(self) -> Offered:
         return Offered()
+
+    def queue_page(self) -> Pausing:
+        return queue_page(None)
 
     def state(self) -> dict[str, Any]:
         return {"endpoints": self.endpoints, "inFlight": len(self.held)}

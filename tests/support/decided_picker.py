@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -18,9 +19,9 @@ from endpoint_picker.routing import PoolRouter, build_router
 from inference_api.offered import Offered
 
 
-def decided() -> PoolRouter:
+def decided(config: str = "") -> PoolRouter:
     """Return a router that picked for the request "good" and refused the request "bad"."""
-    router = build_router(clock=lambda: 100.0, rng=np.random.default_rng(1))
+    router = build_router(config_text=config, clock=lambda: 100.0, rng=np.random.default_rng(1))
     router.replace_endpoints(Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000) for n in range(2))
     columns = ScrapeColumns(router.table, router.ledger)
     for row in range(2):
@@ -31,10 +32,10 @@ def decided() -> PoolRouter:
 
 
 @contextmanager
-def serving(router: PoolRouter, host: str) -> Iterator[int]:
+def serving(router: PoolRouter, host: str, state: Callable[[], dict[str, Any]] = dict) -> Iterator[int]:
     """Serve the metrics port of a picker; yield the port."""
     loop = asyncio.new_event_loop()
-    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, router.decisions)
+    server = HttpServer(Health(), CollectorRegistry(), state, Offered, router.decisions, router.queue_page)
     port = loop.run_until_complete(server.start(host, 0))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -12,6 +12,7 @@ from endpoint_picker.flowcontrol.control import FAIRNESS_HEADERS, FlowControl
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import PoolRouter
+from endpoint_picker.scheduling.objectives import Objectives
 from ext_proc.body.usage import Usage
 
 REGISTRY = Registry.installed()
@@ -94,7 +95,7 @@ class FlowPool:
         self.router = PoolRouter(REGISTRY, clock=lambda: self.now, rng=np.random.default_rng(1))
         self.router.wake_at = self.wake_at
         assert self.router.apply_config(config), self.router.config_error
-        self.router.scheduler.priorities = dict(priorities or {})
+        self.router.scheduler.use_objectives(Objectives(dict(priorities or {})))
         self.asked: list[Asked] = []
         self.have(range(1, endpoints + 1))
         self.settle()

@@ -1,15 +1,13 @@
-"""`headroom explain POOL [REQUEST_ID]`, and the same as `kubectl headroom explain`."""
+"""`headroom explain POOL [REQUEST_ID]`; also `kubectl headroom explain`."""
 
 import argparse
 import ipaddress
 import json
-import sys
-from collections.abc import Sequence
 from typing import TypeAlias
 
-from headroom_cli.explain import picker_pages, tables
-from headroom_cli.explain.failure import ExplainError
-from inference_api.release import release_version
+from headroom_cli import picker_pages
+from headroom_cli.explain import tables
+from headroom_cli.picker_pages import PickerPageError
 
 Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -39,26 +37,23 @@ def add_commands(groups: Groups) -> None:
     add("--endpoint", default="", metavar="IP:PORT", help="list only decisions that chose this endpoint")
     add("--refused", action="store_true", help="list only refusals")
     add("-o", "--output", choices=("table", "json"), default="table")
-    add("--address", default="", metavar="HOST:PORT", help="a picker's metrics port, in place of the cluster")
-    add("-n", "--namespace", default="", help="the pool's; default: that of the kubeconfig's context")
-    add("--context", default="", help="context of the kubeconfig")
-    add("--kubeconfig", default="", help="kubeconfig file; default: as for kubectl")
+    picker_pages.add_flags(command)
     command.set_defaults(run=explain)
 
 
 def explain(given: argparse.Namespace) -> int:
-    """Print the decisions; return 0. Raises ExplainError."""
+    """Print the decisions; return 0. Raises PickerPageError."""
     if given.address and given.pool and not given.request_id:
         # With an address the one argument is the request: `headroom explain --address HOST:PORT REQUEST_ID`.
         given.pool, given.request_id = "", given.pool
     answers = _ask(given)
     if given.output == "json":
-        print(json.dumps([{"picker": each.picker, **each.page} for each in answers], indent=2))
+        print(json.dumps([{"picker": name, **page} for name, page in answers], indent=2))
         return 0
-    found = [(decision, each.picker) for each in answers for decision in each.page["decisions"]]
+    found = [(decision, name) for name, page in answers for decision in page["decisions"]]
     found.sort(key=lambda pair: float(pair[0]["ageSeconds"]))
     if given.request_id and not found:
-        raise ExplainError(answers[0].page["note"])
+        raise PickerPageError(answers[0][1]["note"])
     if given.request_id:
         print("\n\n\n".join(tables.explanation(decision, picker) for decision, picker in found))
     elif found:
@@ -68,32 +63,26 @@ def explain(given: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(given: argparse.Namespace) -> list[picker_pages.Answer]:
+def _ask(given: argparse.Namespace) -> list[tuple[str, picker_pages.Object]]:
+    """Return each picker's name and page."""
     query: dict[str, str] = {}
     if given.request_id:
         if given.limit is not None or given.endpoint or given.refused:
-            raise ExplainError(
+            raise PickerPageError(
                 "--limit, --endpoint and --refused are for the list; leave out the request's id"
             )
         query["request_id"] = given.request_id
     else:
         if given.limit is not None and not 0 < given.limit <= 500:
-            raise ExplainError("--limit is a number from 1 to 500")
+            raise PickerPageError("--limit is a number from 1 to 500")
         query |= {"limit": str(given.limit)} if given.limit is not None else {}
         if given.endpoint and not _is_endpoint(given.endpoint):
-            raise ExplainError(f"--endpoint {given.endpoint}: write IP:PORT, as the list shows it")
+            raise PickerPageError(f"--endpoint {given.endpoint}: write IP:PORT, as the list shows it")
         query |= {"endpoint": given.endpoint} if given.endpoint else {}
         query |= {"refused": "true"} if given.refused else {}
-    if given.address:
-        return picker_pages.of_address(given.address, query)
-    if not given.pool:
-        raise ExplainError("name the InferencePool, or a picker by --address HOST:PORT")
-    flags = [
-        f"--{name}={value}"
-        for name in ("namespace", "context", "kubeconfig")
-        if (value := getattr(given, name))
+    return [
+        (each.name, each.page("/debug/explain", "decisions", query)) for each in picker_pages.pickers(given)
     ]
-    return picker_pages.of_pool(picker_pages.Kubectl(flags), given.pool, query)
 
 
 def _is_endpoint(text: str) -> bool:
@@ -103,23 +92,3 @@ def _is_endpoint(text: str) -> bool:
     except ValueError:
         return False
     return port.isascii() and port.isdigit()
-
-
-def plugin(argv: Sequence[str] | None = None) -> int:
-    """Run `kubectl-headroom`, which kubectl finds on the path and runs for `kubectl headroom`."""
-    parser = argparse.ArgumentParser(
-        prog="kubectl headroom", description="Headroom's inference pools.", allow_abbrev=False
-    )
-    parser.add_argument("--version", action="version", version=release_version())
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    given = parser.parse_args(argv)
-    try:
-        return int(given.run(given))
-    except ExplainError as error:
-        print(f"kubectl headroom: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        sys.stderr.close()  # else the interpreter would complain there that it cannot flush standard output
-        return 1
-    except KeyboardInterrupt:
-        return 130

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from headroom_cli.text_table import age, number, part, table
+
 Object = dict[str, Any]
 
 
@@ -12,7 +14,7 @@ def listing(decisions: Sequence[Object]) -> str:
     for each in decisions:
         where = each["endpoint"] or each["reason"]
         rows.append([
-            _age(each["ageSeconds"]), each["requestId"], each["model"] or "-", str(each["priority"]),
+            age(each["ageSeconds"]), each["requestId"], each["model"] or "-", str(each["priority"]),
             str(each["status"]), where,
         ])  # fmt: skip
     return table(rows)
@@ -22,7 +24,7 @@ def explanation(decision: Object, picker: str) -> str:
     """Return one decision in full, for people."""
     facts = [
         ["Request", decision["requestId"]],
-        ["Decided", f"{decision['at']} ({_age(decision['ageSeconds'])} ago) by {picker}"],
+        ["Decided", f"{decision['at']} ({age(decision['ageSeconds'])} ago) by {picker}"],
         ["Model", decision["model"] or "-"],
         ["Objective", f"{decision['objective'] or '-'} (priority {decision['priority']})"],
     ]
@@ -36,7 +38,9 @@ def explanation(decision: Object, picker: str) -> str:
         ]
     if decision.get("stagesLeftOut"):
         facts.append(["Left out", f"{', '.join(decision['stagesLeftOut'])} stage"])
-    if decision["waited"]:
+    if queue := decision.get("queue"):
+        facts.append(["Waited", f"{age(queue['seconds'])} in the queue, behind {queue['position']}"])
+    elif decision["waited"]:
         facts.append(["Waited", "yes"])
     parts = [table(facts)]
     parts += [_profile(decision, profile) for profile in decision.get("profiles", ())]
@@ -67,8 +71,8 @@ def _profile(decision: Object, profile: Object) -> str:
         if endpoint in scored:
             scores = scored[endpoint]["scores"].values()
             row += [
-                _number(scored[endpoint]["total"]),
-                *[f"{_number(each['raw'])} = {_number(each['weighted'])}" for each in scores],
+                number(scored[endpoint]["total"]),
+                *[f"{number(each['raw'])} = {number(each['weighted'])}" for each in scores],
             ]
         else:
             row.append(cut_by.get(endpoint, "-"))
@@ -86,31 +90,10 @@ def _signal_rows(decision: Object, picked: str = "") -> list[list[str]]:
         places = {picked: "1"}
     rows = [["ENDPOINT", "NAME", "CHOICE", "WAITING", "UNSEEN", "RUNNING", "KV USED", "AGE"]]
     for each in decision["endpoints"]:
-        age = each["metricsAgeSeconds"]
+        old = each["metricsAgeSeconds"]
         rows.append([
-            each["endpoint"], each["name"], places.get(each["endpoint"], "-"), _number(each["waiting"]),
-            str(each["unseenRequests"]), _number(each["running"]),
-            "?" if each["kvUsage"] is None else f"{each['kvUsage']:.0%}", "?" if age is None else _age(age),
+            each["endpoint"], each["name"], places.get(each["endpoint"], "-"), number(each["waiting"]),
+            str(each["unseenRequests"]), number(each["running"]),
+            part(each["kvUsage"]), "?" if old is None else age(old),
         ])  # fmt: skip
     return rows
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows with their columns aligned; rows may be of unequal length."""
-    widths: list[int] = []
-    for row in rows:
-        widths += [0] * (len(row) - len(widths))
-        for at, text in enumerate(row):
-            widths[at] = max(widths[at], len(text))
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:g}" if value == int(value) else f"{value:.3f}"
-
-
-def _age(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.0f}s" if seconds < 120 else f"{seconds / 60:.0f}m"

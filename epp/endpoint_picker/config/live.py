@@ -1,6 +1,6 @@
 """The texts offered to a running picker: the last good ones, and the faults of the last ones. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from pydantic import ValidationError
@@ -9,8 +9,9 @@ from endpoint_picker.config.build import build
 from endpoint_picker.config.picker_config import PickerConfig
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.config_errors import ConfigError, from_validation
+from endpoint_picker.scheduling.objectives import Objectives
 from inference_api.offered import Offered, OfferedText
-from inference_api.priority_table import PriorityTable, RewriteEntry
+from inference_api.priority_table import PriorityTable
 
 #: Newest format of the priority table that this version reads.
 PRIORITY_TABLE_VERSION: Final = 1
@@ -25,10 +26,10 @@ class LiveConfig:
         "_use",
         "config",
         "config_loads",
+        "objectives",
         "offered",
-        "priorities",
         "priorities_loads",
-        "rewrites",
+        "table",
     )
 
     def __init__(self, registry: Registry, use: Callable[[PickerConfig], None]) -> None:
@@ -38,15 +39,15 @@ class LiveConfig:
         self._text = ""
         self.config: PickerConfig = build("", registry)
         """In use."""
-        self.priorities: Mapping[str, int] = {}
-        """Objective name to priority, in use."""
+        self.table = PriorityTable()
+        """The priority table in use."""
+        self.objectives = Objectives({})
+        """What the table says of objectives."""
         self.offered = Offered()
         """The verdicts on the configuration and the priorities offered last."""
         self.config_loads = 0
         """Configurations taken into use; while it is 0, the default one decides."""
         self.priorities_loads = 0
-        self.rewrites: Sequence[RewriteEntry] = ()
-        """Rules for model names in order of precedence, in use."""
 
     def apply_config(self, text: str) -> bool:
         """Take a configuration into use; blank is the default one. Return whether it is used."""
@@ -70,8 +71,12 @@ class LiveConfig:
         """Take a priority table (JSON) into use; blank is an empty one. Return whether it is used."""
         table, error = _priority_table(text)
         if not error:
-            self.priorities = {name: entry.priority for name, entry in table.objectives.items()}
-            self.rewrites = table.rewrites
+            self.table = table
+            self.objectives = Objectives(
+                {name: entry.priority for name, entry in table.objectives.items()},
+                table.model_objectives,
+                table.default_objective,
+            )
         judged = OfferedText.judged(text, error, replaced=self.priorities_loads > 0)
         self.offered = self.offered.model_copy(update={"priorities": judged})
         self.priorities_loads += not error

@@ -17,7 +17,7 @@ from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
 from endpoint_picker.flowcontrol.queued import Queued
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Observer, Record
-from endpoint_picker.request import ConditionalRequest, InferenceRequest
+from endpoint_picker.request import ASKED_MODEL, ConditionalRequest, InferenceRequest
 from endpoint_picker.rewrites import Rewrites
 from ext_proc import wire
 from ext_proc.body.api import Form
@@ -296,6 +296,7 @@ class Picking:
         if target is None or not parsed.model:
             return
         self.record.target_model = request.model = target
+        request.attributes[ASKED_MODEL] = parsed.model
         if target == parsed.model:
             return
         if headers.encoding:

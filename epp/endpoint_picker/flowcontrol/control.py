@@ -107,7 +107,7 @@ class FlowControl:
         now = scheduler.pool.clock()
         self.gate = Gate(scheduler.pool, settings)
         self.queue = FlowQueue(settings, self.gate, now)
-        self.queue.provide(scheduler.priorities.values(), now)
+        self.queue.provide(scheduler.objectives.priorities.values(), now)
 
     @property
     def now(self) -> float:
@@ -136,7 +136,7 @@ class FlowControl:
         except Exception as fault:  # third-party plugins raise anything
             self._on_fault(fault)
             return self._not_queued(request, INTERNAL)
-        request.priority = scheduler.priority_of(request)
+        scheduler.rank(request)
         if self._is_draining:
             return self._not_queued(request, _SHUTTING_DOWN)
         tenant = self.tenant_of(request)
@@ -345,8 +345,8 @@ class FlowControl:
     def priorities_changed(self) -> None:
         """Note another priority table; it holds for the queued requests, too."""
         now = self._scheduler.pool.clock()
-        self.queue.reprioritise(self._scheduler.priority_of, now)
-        self.queue.provide(self._scheduler.priorities.values(), now)
+        self.queue.reprioritise(self._scheduler.objectives.priority_of, now)
+        self.queue.provide(self._scheduler.objectives.priorities.values(), now)
         self._wake()
 
     def use(self, settings: FlowSettings) -> None:
@@ -360,7 +360,7 @@ class FlowControl:
         self.gate.replicas = self.replicas
         self.queue = FlowQueue(shared, self.gate, now)
         self.queue.rate, self.queue.answer_tokens = rate, tokens
-        self.queue.provide(self._scheduler.priorities.values(), now)
+        self.queue.provide(self._scheduler.objectives.priorities.values(), now)
         self.queue.take_over(waiting, now)
         self._wake()
 

@@ -451,6 +451,11 @@ class FlowQueue:
         return len(self._idle)
 
     @property
+    def set_aside(self) -> int:
+        """Return how many requests wait aside because their hint names no ready endpoint."""
+        return len(self._parked)
+
+    @property
     def is_pool_empty(self) -> bool:
         """Tell whether the pool had no endpoint at the last change."""
         return self._is_pool_empty

@@ -195,6 +195,14 @@ class Decisions:
         known = request_id[:NAME_LIMIT]
         return (_unpacked(entry) for entry in reversed(tuple(self._ring)) if entry[_REQUEST_ID] == known)
 
+    def prefix_hits(self) -> dict[str, float]:
+        """Return the mean prefix hit of the picks kept now, by endpoint."""
+        hits: dict[str, list[float]] = {}
+        for entry in self._ring:
+            if entry[_DESTINATION]:
+                hits.setdefault(entry[_DESTINATION].partition(",")[0], []).append(entry[_PREFIX_HIT])
+        return {endpoint: sum(found) / len(found) for endpoint, found in hits.items()}
+
     def note_wait(self, request_id: str, wait: tuple[float, int, int, str]) -> None:
         """Keep how long a request was queued, for its explanation; `wait` has the fields of a `Wait`."""
         waits = self._waits
@@ -247,8 +255,10 @@ class Decisions:
             self._ring = deque(self._ring, maxlen=capacity)
 
 
-#: Positions in an entry: the request id, the first run's fields, then the other runs.
+#: Positions in an entry: single fields, the first run's fields, then the other runs.
 _REQUEST_ID: Final = Kept._fields.index("request_id")
+_DESTINATION: Final = Kept._fields.index("destination")
+_PREFIX_HIT: Final = Kept._fields.index("prefix_hit")
 _FIRST: Final = len(Kept._fields) - 1
 _OTHERS: Final = _FIRST + len(Run._fields)
 

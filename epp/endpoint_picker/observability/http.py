@@ -1,4 +1,4 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/explain."""
+"""The HTTP port: /metrics, /healthz, /readyz, /debug/config, /debug/state, /debug/explain, /debug/queue."""
 
 import asyncio
 import json
@@ -32,12 +32,15 @@ class HttpServer:
         state: Callable[[], dict[str, Any]],
         offered: Callable[[], Offered],
         decisions: Decisions,
+        queue: Callable[[], Pausing],
     ) -> None:
+        """`queue` begins the page /debug/queue."""
         self._health = health
         self._registry = registry
         self._state = state
         self._offered = offered
         self._decisions = decisions
+        self._queue = queue
         self._window: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
         app = web.Application(client_max_size=1024)
@@ -47,6 +50,7 @@ class HttpServer:
         app.router.add_get(OFFERED_PATH, self._debug_config)
         app.router.add_get("/debug/state", self._debug_state)
         app.router.add_get("/debug/explain", self._debug_explain)
+        app.router.add_get("/debug/queue", self._debug_queue)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_GRACE_S)
 
     async def start(self, hosts: Sequence[str], port: int) -> int:
@@ -98,7 +102,7 @@ class HttpServer:
     async def _debug_explain(self, request: web.Request) -> web.Response:
         """Return the newest decisions, or those on one request, and keep more of them for WATCHED_S."""
         try:
-            text = await _in_turn(explaining(self._decisions, request.query, time.time()))
+            text = await _in_turn(explaining(self._decisions, request.query, time.time()), "decisions")
         except BadQueryError as error:
             return web.json_response({"error": str(error)}, status=400)
         self._close_window()
@@ -106,13 +110,19 @@ class HttpServer:
         self._window = asyncio.get_running_loop().call_later(WATCHED_S, self._decisions.watch, False)
         return web.json_response(text=text)
 
+    async def _debug_queue(self, _request: web.Request) -> web.Response:
+        return web.json_response(text=await _in_turn(self._queue(), "bands"))
+
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.cancel()
 
 
-async def _in_turn(steps: Pausing) -> str:
-    """Return the page as JSON. Requests are served between its steps: a large pool's page takes long."""
+async def _in_turn(steps: Pausing, longest: str) -> str:
+    """Return the page as JSON. Requests are served between its steps: a large pool's page takes long.
+
+    `longest` is the key of the list that is written item by item.
+    """
     while True:
         try:
             next(steps)
@@ -121,8 +131,8 @@ async def _in_turn(steps: Pausing) -> str:
             break
         await asyncio.sleep(0)
     texts = []
-    for decision in page["decisions"]:
-        texts.append(json.dumps(decision))
+    for each in page[longest]:
+        texts.append(json.dumps(each))
         await asyncio.sleep(0)
-    rest = json.dumps({key: value for key, value in page.items() if key != "decisions"})
-    return f'{{"decisions": [{", ".join(texts)}], {rest[1:]}'
+    rest = json.dumps({key: value for key, value in page.items() if key != longest})
+    return f'{{"{longest}": [{", ".join(texts)}], {rest[1:]}'

@@ -406,6 +406,14 @@ _ALL: Final = (
         "Those that the picked server was believed to have encoded before.",
         ("plugin_type", "plugin_name", "modality"),
     ),
+    Family(
+        "unknown_objectives_total",
+        _COUNTER,
+        "Requests of priority 0 because their objective is unknown; reason: whether the header, the model's "
+        "mapping or the default names it.",
+        ("reason",),
+        own=True,
+    ),
     Family("extproc_streams_inflight", _GAUGE, "Open ext-proc streams."),
     Family("decisions_total", _COUNTER, "Decisions, by outcome.", ("outcome",), own=True),
     Family("exchanges_total", _COUNTER, "Exchanges over, by how they ended.", ("ending",), own=True),

@@ -13,6 +13,7 @@ from endpoint_picker.observability.metrics import PickerMetrics, PoolFigures
 from endpoint_picker.observability.series import Labels
 from endpoint_picker.scheduling.handlers.disaggregated import DisaggProfileHandler, PdProfileHandler
 from endpoint_picker.scheduling.plugin import Pool
+from endpoint_picker.scheduling.scheduler import Scheduler
 from inference_api.offered import Offered
 
 #: Name and type of the plugin that fills the prefix index.
@@ -41,9 +42,14 @@ def pool_figures(table: EndpointTable) -> PoolFigures:
 
 
 def add_pool_gauges(
-    metrics: PickerMetrics, name: str, pool: Pool, offered: Callable[[], Offered], scraping: ScrapeCounts
+    metrics: PickerMetrics,
+    name: str,
+    scheduler: Scheduler,
+    offered: Callable[[], Offered],
+    scraping: ScrapeCounts,
 ) -> None:
-    """Add the gauges of single endpoints, of the prefix index, of scraping and of the texts offered."""
+    """Add the gauges of single endpoints, of the prefix index, of scraping, of objectives and texts."""
+    pool = scheduler.pool
     table = pool.table
 
     def queues() -> Iterator[tuple[Labels, float]]:
@@ -77,6 +83,10 @@ def add_pool_gauges(
     metrics.read("datalayer_poll_errors_total", scraping.failures, ("metrics-data-source",))
     metrics.read("datalayer_scrapes", scraping.scrapes)
     metrics.read("datalayer_scrape_failures", scraping.failures)
+    metrics.read_each(
+        "unknown_objectives_total",
+        lambda: [((source.value,), count) for source, count in scheduler.unknown_objectives.items()],
+    )
     metrics.read("config_valid", lambda: not offered().config.error)
     metrics.read("priorities_valid", lambda: not offered().priorities.error)
 

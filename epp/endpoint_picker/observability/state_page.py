@@ -13,12 +13,12 @@ from endpoint_picker.scheduling.plugin import Pool
 from endpoint_picker.scheduling.scheduler import Scheduler
 
 
-def state_page(scheduler: Scheduler, live: LiveConfig) -> dict[str, Any]:
-    """Return the page."""
+def state_page(scheduler: Scheduler, live: LiveConfig, prefix_hits: Mapping[str, float]) -> dict[str, Any]:
+    """Return the page; `prefix_hits` are the mean prefix hits of recent picks, by endpoint."""
     pool, profile = scheduler.pool, scheduler.scheduling.profiles[0]
     offered = live.offered.model_dump(mode="json")
     return {
-        "endpoints": [_row(pool, row) for row in pool.table.occupied()],
+        "endpoints": [_row(pool, row, prefix_hits) for row in pool.table.occupied()],
         "signalsFoundNowhere": list(nowhere_found(pool.table)),
         "inFlight": pool.ledger.held,
         "saturation": scheduler.saturation(),
@@ -28,8 +28,18 @@ def state_page(scheduler: Scheduler, live: LiveConfig) -> dict[str, Any]:
             "scorers": {each.name: each.weight for each in profile.scorers},
         },
         "config": {**offered["config"], "warnings": list(live.config.warnings), "loads": live.config_loads},
-        "priorities": {**offered["priorities"], "table": dict(live.priorities)},
-        "prefixIndex": {"entries": pool.index.entries, "blockTokens": pool.index.block_tokens},
+        "priorities": {
+            **offered["priorities"],
+            "table": dict(live.objectives.priorities),
+            "defaultObjective": live.table.default_objective,
+            "modelObjectives": dict(live.table.model_objectives),
+        },
+        "prefixIndex": {
+            "entries": pool.index.entries,
+            "blockTokens": pool.index.block_tokens,
+            "promptBlocks": scheduler.prompt_blocks,
+            "matchedBlocks": scheduler.matched_blocks,
+        },
         "kvIndex": _kv_index(pool),
     }
 
@@ -57,7 +67,7 @@ def _kv_index(pool: Pool) -> Mapping[str, Any] | None:
     }
 
 
-def _row(pool: Pool, row: int) -> Mapping[str, Any]:
+def _row(pool: Pool, row: int, prefix_hits: Mapping[str, float]) -> Mapping[str, Any]:
     table, endpoint = pool.table, pool.table.endpoints[row]
     age = pool.clock() - float(table.scraped_at[row])
     return {
@@ -70,6 +80,9 @@ def _row(pool: Pool, row: int) -> Mapping[str, Any]:
         "kvUsage": _number(table.kv_usage[row]),
         "metricsAgeSeconds": round(age, 3) if np.isfinite(age) else None,
         "inFlightRequests": int(table.inflight_requests[row]),
+        "recentPrefixHit": round(hit, 3)
+        if (hit := prefix_hits.get(table.hostports[row])) is not None
+        else None,
         "inFlightTokens": int(table.inflight_tokens[row]),
         "decodeTokens": table.decode_tokens[row],
         "unseenRequests": int(table.unseen[row]),

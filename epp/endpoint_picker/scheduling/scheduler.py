@@ -4,7 +4,7 @@
 process and a simulation use the same class, each with its own clock and randomness.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.hold import Hold
+from endpoint_picker.scheduling.objectives import Objectives, Source
 from endpoint_picker.scheduling.plugin import MayWait, Plugin, Pool, RandomSource, SaturationDetector
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
@@ -99,19 +100,21 @@ class Scheduler:
 
     __slots__ = (
         "_ends",
+        "_known",
         "_on_fault",
         "_rng",
         "_scheduling",
         "emit_scores",
         "matched_blocks",
+        "objectives",
         "picked",
         "pool",
-        "priorities",
         "prompt_blocks",
         "recorder",
         "refused_no_endpoints",
         "refused_not_cached",
         "refused_saturated",
+        "unknown_objectives",
     )
 
     def __init__(
@@ -127,8 +130,9 @@ class Scheduler:
         self._on_fault = on_fault
         self._ends = ReleaseRate(pool.ledger, pool.clock())
         self._rng = pool.rng = rng
-        self.priorities: Mapping[str, int] = {}
-        """Objective name to priority."""
+        self.unknown_objectives = dict.fromkeys(Source, 0)
+        """Requests of priority 0 because their objective is unknown, by where its name comes from."""
+        self.use_objectives(Objectives({}))
         self.recorder = recorder
         self.emit_scores = False
         """Whether decisions have the scores of their candidates, for the proxy's metadata."""
@@ -166,9 +170,22 @@ class Scheduler:
         for read in self._scheduling.readers:
             read(request)
 
-    def priority_of(self, request: InferenceRequest) -> int:
-        """Return the priority that the table gives the request now."""
-        return self.priorities.get(request.objective, 0)
+    def use_objectives(self, objectives: Objectives) -> None:
+        """Take the priorities of requests from `objectives` from now on."""
+        self.objectives = objectives
+        self._known = objectives.known
+
+    def rank(self, request: InferenceRequest) -> None:
+        """Write the priority, and the objective that a request without a header has; count unknown ones."""
+        priority = self._known.get(request.objective)
+        request.priority = self._rare_priority(request) if priority is None else priority
+
+    def _rare_priority(self, request: InferenceRequest) -> int:
+        source = self.objectives.name(request)
+        priority = self.objectives.priorities.get(request.objective)
+        if priority is None and request.objective:
+            self.unknown_objectives[source] += 1
+        return priority or 0
 
     def decide(
         self,
@@ -181,15 +198,17 @@ class Scheduler:
         """Pick and reserve, say why not, or return the hold of the plugin that puts the decision off.
 
         `held` is the released hold when the decision is made after a wait. With `admitted` flow control has
-        read the request and let it pass, so that it is not shed. Refusals are shared objects: do not change
-        them.
+        read and ranked the request and let it pass, so that it is not shed. Refusals are shared objects: do
+        not change them.
         """
         pool, scheduling = self.pool, self._scheduling
         table = pool.table
         if scheduling.readers and held is None and not admitted:  # one that waited has been read before
             for read in scheduling.readers:
                 read(request)
-        request.priority = self.priorities.get(request.objective, 0)
+        if not admitted:  # flow control ranks on arrival, and again whenever the table changes
+            priority = self._known.get(request.objective)
+            request.priority = self._rare_priority(request) if priority is None else priority
         rows = table.ready_rows if subset is None else table.rows_of(subset)
         if not rows.size:
             self.refused_no_endpoints += 1

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from decided_picker import decided, serving
-from headroom_cli.explain import main as explain
 from headroom_cli.explain import tables
+from headroom_cli.kubectl_plugin import plugin
 from headroom_cli.main import main
+from headroom_cli.text_table import table
 
 HOST = "127.0.0.1"
 
@@ -22,7 +23,7 @@ def picker() -> Iterator[str]:
         yield f"{HOST}:{port}"
 
 
-@pytest.mark.parametrize("command", [main, explain.plugin], ids=["headroom", "kubectl headroom"])
+@pytest.mark.parametrize("command", [main, plugin], ids=["headroom", "kubectl headroom"])
 def test_one_request_is_explained(
     picker: str, capsys: pytest.CaptureFixture[str], command: partial[int]
 ) -> None:
@@ -100,7 +101,7 @@ def test_what_cannot_be_shown_is_one_line(
 def test_without_a_picker_the_line_says_what_to_do(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    assert explain.plugin(["explain", *arguments]) == 1
+    assert plugin(["explain", *arguments]) == 1
     told = capsys.readouterr().err
     assert told.startswith("kubectl headroom: ")
     assert sentence in told
@@ -119,13 +120,13 @@ def test_what_kubectl_repeats_for_each_attempt_is_left_out(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    assert explain.plugin(["explain", "pool"]) == 1
+    assert plugin(["explain", "pool"]) == 1
     said = capsys.readouterr().err
     assert said == "kubectl headroom: The connection to the server localhost:8080 was refused\n"
 
 
 def test_columns_are_aligned() -> None:
-    assert tables.table([["a", "bb"], ["ccc", "d", "e"], ["f"]]) == "a    bb\nccc  d   e\nf"
+    assert table([["a", "bb"], ["ccc", "d", "e"], ["f"]]) == "a    bb\nccc  d   e\nf"
 
 
 def test_each_stage_numbers_its_own_choice() -> None:

@@ -9,13 +9,15 @@ from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.health import Health
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.http import MAX_CONNECTIONS, HttpServer
+from endpoint_picker.observability.queue_page import queue_page
 from inference_api.offered import Offered
 
 HOST = "127.0.0.1"
 
 
 async def test_idle_connections_make_room_for_new_ones() -> None:
-    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, Decisions(EndpointTable(), lambda: 0.0))
+    decisions = Decisions(EndpointTable(), lambda: 0.0)
+    server = HttpServer(Health(), CollectorRegistry(), dict, Offered, decisions, lambda: queue_page(None))
     port = await server.start(HOST, 0)
     idle = []
     try:

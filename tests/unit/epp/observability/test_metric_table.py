@@ -58,7 +58,7 @@ def metrics() -> PickerMetrics:
     router, made = build_router(), PickerMetrics()
     FlowMetrics(made, "p", lambda: router.flow)
     made.read_pool("p", lambda: pool_figures(router.table))
-    add_pool_gauges(made, "p", router.pool, lambda: router.offered, ScrapeCounts(lambda: 1, lambda: 2))
+    add_pool_gauges(made, "p", router.scheduler, lambda: router.offered, ScrapeCounts(lambda: 1, lambda: 2))
     add_kv_metrics(made, router.pool, lambda: None, 8)
     served(made, "m", 0)
     served(made, "m", 10)

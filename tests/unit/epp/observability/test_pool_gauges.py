@@ -23,7 +23,7 @@ def test_single_endpoints_and_averages() -> None:
 
     metrics, registry = PickerMetrics(), CollectorRegistry()
     counts = ScrapeCounts(lambda: 7, lambda: 2)
-    add_pool_gauges(metrics, "p", router.pool, lambda: router.offered, counts)
+    add_pool_gauges(metrics, "p", router.scheduler, lambda: router.offered, counts)
     metrics.read_pool("p", lambda: pool_figures(table))
     metrics.register(registry)
 

@@ -340,7 +340,9 @@ def test_decisions_are_counted_by_type_under_the_models_that_servers_answer() ->
     record.model = "made-up"
     router.ended(decision, record)
     metrics = PickerMetrics()
-    add_pool_gauges(metrics, "p", router.pool, lambda: router.offered, ScrapeCounts(lambda: 0, lambda: 0))
+    add_pool_gauges(
+        metrics, "p", router.scheduler, lambda: router.offered, ScrapeCounts(lambda: 0, lambda: 0)
+    )
     found = {
         (sample.name, sample.labels["model_name"], sample.labels["decision_type"]): sample.value
         for family in metrics.collect()

@@ -1,0 +1,1 @@
+"""`headroom top`: what a pool's pickers do now, as a live table."""
