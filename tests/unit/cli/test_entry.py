@@ -37,7 +37,7 @@ def test_a_source_tree_that_is_not_installed_has_an_unknown_version(
     ("command", "module", "extra"),
     [
         ("headroom", "headroom_cli.main", "local"),
-        ("kubectl-headroom", "headroom_cli.explain.main", "local"),
+        ("kubectl-headroom", "headroom_cli.kubectl_plugin", "local"),
         ("headroom-operator", "inference_operator.main", "operator"),
         ("headroom-epp", "endpoint_picker.main", "epp"),
         ("headroom-model-server-sim", "model_server_sim.main", "simulator"),

@@ -127,7 +127,7 @@ def test_the_predictor_is_shown_when_the_picker_reports_one(predictor: Any, text
 
 @pytest.fixture
 def picker() -> Iterator[str]:
-    """The address of the metrics port of a picker that has decided on two requests."""
+    """The address of the metrics port of a picker with two requests in its queue."""
     router = decided("featureGates: [flowControl]")
     page = {
         "pool": {"name": "qwen", "namespace": "ml"}, "draining": False, "synced": True,
@@ -144,8 +144,9 @@ def test_one_frame_of_a_picker(picker: str, capsys: pytest.CaptureFixture[str], 
     assert f"Picker       {picker}\n" in shown
     assert "Endpoints    2 ready of 2\n" in shown
     line = next(each for each in shown.splitlines() if each.startswith("10.0.0.0:8000"))
-    assert line.split() == ["10.0.0.0:8000", "p0", "yes", "answers", "0", "1", "25%", "1", "0%"]
-    assert "Queue by band\n" in shown
+    assert line.split() == ["10.0.0.0:8000", "p0", "yes", "answers", "0", "1", "25%", "0", "-"]
+    tenants = shown.split("Queue by tenant\n")[1].splitlines()
+    assert tenants[1].split()[:3] == ["default-flow", "0", "2"]
     assert command(["top", "--address", picker]) == 0  # no terminal
     assert "Queue by band\n" in capsys.readouterr().out
 
