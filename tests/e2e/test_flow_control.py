@@ -91,7 +91,7 @@ def page(stage: Stage, path: str) -> Any:
 def await_endpoints(stage: Stage, count: int) -> None:
     def ready() -> bool:
         endpoints = page(stage, "/debug/state")["router"]["endpoints"]
-        return sum(each["ready"] for each in endpoints) == count
+        return sum(bool(each["ready"]) for each in endpoints) == count
 
     wait_for(f"{count} ready endpoints", ready, limit_s=2 * LIMIT_S, every_s=0.2)
 
@@ -176,14 +176,14 @@ def test_chat_keeps_its_slo_while_batch_is_shed_and_completes_later(shared: Stag
         assert json.loads(refused.text)["error"]["message"]
 
 
+def send_chat(once: Once, number: int, tokens: int = 32) -> Result:
+    return once(lambda client: client.send(chat(number, tokens)))
+
+
 def hold_all_places(url: str, workers: ThreadPoolExecutor) -> list["Future[Result]"]:
     """Send as many long chat requests as the pool serves at a time."""
     once = Once(url, timeout_s=240)
-
-    def send(number: int) -> Result:
-        return once(lambda client: client.send(chat(500 + number, tokens=1100)))
-
-    return [workers.submit(send, number) for number in range(SERVERS * AT_ONCE)]
+    return [workers.submit(send_chat, once, 500 + number, 1100) for number in range(SERVERS * AT_ONCE)]
 
 
 def test_each_queued_request_gets_a_retryable_answer_when_its_picker_ends(shared: Stage) -> None:
@@ -196,10 +196,7 @@ def test_each_queued_request_gets_a_retryable_answer_when_its_picker_ends(shared
             lambda: page(shared, "/debug/state")["router"]["inFlight"] == SERVERS * AT_ONCE,
             limit_s=LIMIT_S,
         )
-        waiting = [
-            workers.submit(lambda number=number: once(lambda client: client.send(chat(number))))
-            for number in range(6)
-        ]
+        waiting = [workers.submit(send_chat, once, number) for number in range(6)]
         queue = await_queued(shared, 6)
         assert [band["requests"] for band in queue["bands"]] == [6, 0, 0]
         shown = subprocess.run(
@@ -230,7 +227,7 @@ def test_a_request_to_a_pool_at_zero_is_answered_by_the_first_server(shared: Sta
     await_endpoints(shared, 0)
     answers: list[Result] = []
     once = Once(shared.proxy_url(), timeout_s=240)
-    asking = threading.Thread(target=lambda: answers.append(once(lambda client: client.send(chat(900)))))
+    asking = threading.Thread(target=lambda: answers.append(send_chat(once, 900)))
     asking.start()
     assert await_queued(shared, 1)["poolEmpty"]
     shared.api.patch(deployment, {"spec": {"replicas": 1}})

@@ -1,4 +1,4 @@
-"""`headroom top` in a terminal, on a picker process: frame after frame until control-C; plain text elsewhere."""
+"""`headroom top` in a terminal, on a picker process: frames until control-C; plain text elsewhere."""
 
 import json
 import os
