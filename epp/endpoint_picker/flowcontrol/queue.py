@@ -28,6 +28,9 @@ from endpoint_picker.request import InferenceRequest
 AGED_EVERY: Final = 4
 #: Seconds for which a band must have been backlogged before its rate predicts a wait.
 _TRUSTED_S: Final = 2.0
+#: Seconds between the first endpoint of an empty pool and the first dispatch. Proxies learn of the endpoint
+#: meanwhile; one that does not know it yet, and no other, answers 503 in its place.
+SETTLE_S: Final = 0.5
 #: Most that `min_share` may owe a band, in dispatches of the present size.
 _MOST_OWED: Final = 10.0
 
@@ -53,6 +56,7 @@ class FlowQueue:
         "answer_tokens",
         "bands",
         "bytes",
+        "opens_at",
         "rate",
         "requests",
         "settings",
@@ -80,6 +84,8 @@ class FlowQueue:
         self._idle = IdleFlows()
         self._is_pool_empty = not gate.has_endpoints()
         self._flipped_at = -inf
+        self.opens_at = -inf
+        """When dispatches begin after the pool was empty, seconds of the clock."""
         self._since_aged = 0
         self.provide((0, *settings.bands), now)
 
@@ -211,7 +217,7 @@ class FlowQueue:
 
     def next(self, now: float) -> tuple[Queued, Flight] | None:
         """Take out the request that is to be dispatched now; None when there is none, or no room."""
-        if not self.requests or self._is_pool_empty:
+        if not self.requests or self._is_pool_empty or now < self.opens_at:
             return None
         gate = self._gate
         ceilings = self.settings.usage_limits.ceilings(self._priorities, gate.saturation(now))
@@ -345,7 +351,7 @@ class FlowQueue:
     def advance(self, now: float) -> tuple[list[Ended], float | None]:
         """Return the requests whose wait is over, each with its answer, and when the next wait will be."""
         ended, self._over = self._over, []
-        due = inf
+        due = self.opens_at if self.opens_at > now and self.requests else inf
         for band in self.bands:
             limit = self.settings.no_endpoint_ttl_s if self._is_pool_empty else band.ttl_s
             while band.by_age:
@@ -401,6 +407,8 @@ class FlowQueue:
         if is_empty != self._is_pool_empty:
             self._is_pool_empty = is_empty
             self._flipped_at = now
+            if self.requests and not is_empty:
+                self.opens_at = now + SETTLE_S
         for queued in [each for each in self._parked if self._gate.may_serve(each.subset)]:
             del self._parked[queued]
             queued.is_parked = False

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from endpoint_picker.flowcontrol.idle_flows import MAX_IDLE
+from endpoint_picker.flowcontrol.queue import SETTLE_S
 from endpoint_picker.observability.explain import explain_page
 from endpoint_picker.outcomes import Outcome
 from flow_pool import CONFIG, Asked, FlowPool
@@ -50,6 +51,8 @@ def test_one_event_lets_as_many_go_as_there_is_room_for() -> None:
     waiting = [pool.ask() for _ in range(10)]
     pool.have([1, 2])
     pool.settle()
+    assert not any(each.is_dispatched for each in waiting)  # proxies learn of the endpoints first
+    pool.wait(SETTLE_S)
     assert [each.is_dispatched for each in waiting] == [True] * 6 + [False] * 4
 
 
@@ -75,7 +78,7 @@ def test_time_in_the_queue_starts_anew_when_the_pool_gets_its_first_endpoint() -
     first, second = pool.ask(), pool.ask()
     pool.wait(90.0)
     pool.have([1])
-    pool.settle()
+    pool.wait(SETTLE_S)
     assert first.is_dispatched
     pool.wait(9.0)
     assert second.waits

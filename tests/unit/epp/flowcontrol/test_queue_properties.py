@@ -141,7 +141,8 @@ class QueueMachine(RuleBasedStateMachine):
     def capacity_is_used_and_never_exceeded(self) -> None:
         router = self.pool.router
         rows = router.table.ready_rows
-        for each in self.waiting():
+        is_open = self.pool.flow.queue.opens_at <= self.pool.now
+        for each in self.waiting() if is_open else ():
             if each.subset is None and each.request.model == "m" and rows.size:
                 flow = self.flow_of(each)
                 if flow is None or not flow.is_active:
