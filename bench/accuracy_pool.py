@@ -197,7 +197,7 @@ class RecordingPolicy(PickerPolicy):
         before = _Before(router.table)
         answer = router.decide(asked, self._subset(request), resume)  # type: ignore[arg-type]
         assert isinstance(answer, Decision), answer
-        pick = self._answer(router, answer, record)
+        pick = self._answer(router, answer, record, request)
         assert isinstance(pick, Pick)
         self._note(request, answer, before, pick.servers[0], len(prompt) // BYTES_PER_TOKEN)
         return pick

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -148,9 +148,11 @@ def cpu_s(process: int) -> float:
 class Contender:
     """One picker with its Envoy."""
 
-    def __init__(self, source: Path | None, tls: bool) -> None:
+    def __init__(self, source: Path | None, tls: bool, flags: Sequence[str] = ()) -> None:
+        """`flags` are further flags of the picker."""
         self.source = source
         self.tls = tls
+        self._flags = flags
 
     async def start(self, stack: AsyncExitStack, folder: Path, endpoints: Path) -> None:
         ports = [envoy_proxy.free_port() for _ in range(3)]
@@ -162,6 +164,7 @@ class Contender:
             *(sys.executable, "-m", "endpoint_picker.main", "--pool-name", "p"),
             *("--bind-address", "127.0.0.1", "--endpoints-file", str(endpoints)),
             *("--refresh-metrics-interval", "1s", f"--secure-serving={str(self.tls).lower()}", *flags),
+            *self._flags,
             env=environment,
             stderr=(folder / f"{ports[0]}.log").open("wb"),
         )

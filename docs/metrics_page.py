@@ -37,8 +37,6 @@ flow control, where {MAX_IDS} ids have histograms and {MAX_FLOWS} flows at a tim
 
 #: The ecosystem's families that the picker does not have, with the reason.
 NOT_OFFERED: Final = {
-    "request_slo_violation_total, request_predicted_*, request_*_prediction_duration_seconds, "
-    "inference_request_metric": "this version predicts no latency",
     "flow_control_request_enqueue_duration_seconds, flow_control_dispatch_cycle_duration_seconds": "both are "
     "microseconds of one thread; `make bench-flowcontrol` measures them",
     "flow_control_revocations_*, flow_control_reclaim_target, flow_control_pending_reclaim": "requests at "

@@ -29,6 +29,7 @@ from endpoint_picker.scheduling.plugin import (
     Admitter,
     Filter,
     Follower,
+    LateAdmitter,
     Picker,
     Plugin,
     Producer,
@@ -48,6 +49,7 @@ _KINDS: Final[dict[str, type[Plugin]]] = {
     "Request readers": RequestReader,
     "Screeners": Screener,
     "Admitters": Admitter,
+    "Admitters by prediction": LateAdmitter,
     "Filters": Filter,
     "Scorers": Scorer,
     "Pickers": Picker,
@@ -105,6 +107,10 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "replicas share nothing",
     "endpoint-notification-source": "it does nothing: the picker follows endpoints without being asked to",
     "kv-cache-utilization-scorer": "unknown usage scores 0, not 1",
+    "latency-scorer": "an endpoint without a prediction scores 0, not as one without headroom; where all "
+    "miss, the headroom of an objective that is met does not count; the names of "
+    "producers are no parameters; an unknown strategy is refused",
+    "latency-slo-admitter": "a refusal is 429, not 500; one objective of the two is judged alone",
     "label-selector-filter": "none left is 503, not 429",
     "load-aware-scorer": "counts what was sent since the last scrape; an unknown queue scores 0, not 0.5",
     "lora-affinity-scorer": "remembers idle adapters (`rememberIdle` is no parameter there); an adapter that "
@@ -124,6 +130,9 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "precise-prefix-cache-producer": "the approximate index answers where events cannot; bounded by blocks, "
     "2,500,000; no engine setting must match; `ranks` and `maxBlocksPerServer` are only here; Redis is not "
     "offered; more: docs/prefix-cache.md",
+    "predicted-latency-producer": "the servers are the picker's flag, not environment variables; pools "
+    "of any size; `contextTTL`, the names of producers and `useEncoderCacheFeatures` are no parameters; "
+    "`mode`, budget, quantile, holdout and `endpointClassLabel` are only here",
     "prefix-cache-scorer": "one producer of prefix matches is used for all plugins; another name is refused",
     "probabilistic-admitter": "a refusal is 429, not 500; it counts what was sent since the last scrape",
     "queue-scorer": "counts what was sent since the last scrape, by the endpoint's speed; an unknown "
@@ -131,6 +140,7 @@ _DIFFERENCES: Final[dict[str, str]] = {
     "random-picker": "`maxNumOfEndpoints` is 3",
     "request-attribute-reporter": "a part of CEL; of the details `cached_tokens` alone",
     "running-requests-size-scorer": "as queue-scorer",
+    "slo-headroom-tier-filter": "a request without an objective passes",
     "session-affinity-filter": "tokens and session ids are bounded (1,024 and 256 characters, 100,000 "
     "sessions); the session follows the endpoint that answered; no token for an error of the server",
     "session-affinity-scorer": "as session-affinity-filter",

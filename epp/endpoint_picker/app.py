@@ -22,6 +22,8 @@ from endpoint_picker.datalayer.token_client import TokenClient
 from endpoint_picker.observability.flow_metrics import FlowMetrics
 from endpoint_picker.observability.kv_gauges import add_kv_metrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
+from endpoint_picker.observability.prediction_metrics import add_prediction_metrics
+from endpoint_picker.prediction_link import PredictionLink, SampleSender
 from endpoint_picker.routing import build_router
 from endpoint_picker.servers import PickerServers
 from endpoint_picker.settings import Settings
@@ -78,6 +80,11 @@ class Picker:
         self.router.observe_flow(
             FlowMetrics(self.servers.metrics, settings.pool_name, lambda: self.router.flow)
         )
+        add_prediction_metrics(self.servers.metrics, self.router.pool.desk)
+        self._link = PredictionLink(settings.predictors) if settings.predictors else None
+        if self._link is not None:
+            self.router.pool.desk.connect(self._link)
+        self._sender = SampleSender(self.router.pool.desk, settings.trainer) if settings.trainer else None
         loop, pool = asyncio.get_running_loop(), self.router.pool
         self._timer = WaitingTimer(self.router, loop)
         self.kv_events = KvSubscriber(pool.kv_sources, pool.kv, loop, clock=pool.clock)
@@ -122,6 +129,8 @@ class Picker:
                 ("exporters", self.exporters.run()),
             )
         ]
+        if self._sender is not None:
+            tasks.append(asyncio.create_task(self._sender.run(), name="samples"))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         serving = asyncio.create_task(self.servers.serve(), name="grpc")
         try:
@@ -136,6 +145,9 @@ class Picker:
             self._timer.close()
             self.kv_events.close()
             await self.tokens.close()
+            for each in (self._link, self._sender):
+                if each is not None:
+                    await each.close()
             if self._api is not None:
                 await self._api.close()
             _log.info("stopped")

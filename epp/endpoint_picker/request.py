@@ -42,6 +42,7 @@ class InferenceRequest:
     """The client wants an answer only if the picked endpoint holds the beginning of the prompt."""
 
     __slots__ = (
+        "arrived_at",
         "attributes",
         "body_bytes",
         "chunks",
@@ -70,6 +71,8 @@ class InferenceRequest:
         body_bytes: int = 0,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
+        self.arrived_at = 0.0
+        """When the request had arrived, seconds of the pool's clock; 0.0 is not known."""
         self.request_id = request_id
         self.model = model
         """Model named in the body; "" when there is no body (GET /v1/models)."""

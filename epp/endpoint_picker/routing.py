@@ -23,11 +23,12 @@ from endpoint_picker.faults import FaultLog
 from endpoint_picker.flowcontrol.control import INTERNAL, FlowControl, FlowObserver
 from endpoint_picker.flowcontrol.queued import Queued
 from endpoint_picker.flowcontrol.settings import FlowSettings
-from endpoint_picker.flowcontrol.waiting import Released, WaitingDecision, WaitingRoom
+from endpoint_picker.flowcontrol.waiting import Released, WaitingRoom
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.explain import Pausing
 from endpoint_picker.observability.queue_page import queue_page
 from endpoint_picker.observability.state_page import state_page
+from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.rewrites import Rewrites
@@ -39,6 +40,10 @@ from inference_api.offered import Offered
 #: Shortest pause, in seconds, before `advance` is due again. Without it a plugin that is always due would
 #: keep the event loop busy.
 AGAIN_S: Final = 0.001
+#: Holds in a row of a decision that may not wait; then it is refused.
+MOST_HOLDS: Final = 4
+
+_HELD_AGAIN: Final = Refusal(Outcome.OVERLOADED, "the picker cannot hold the request")
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -145,13 +150,21 @@ class PoolRouter:
 
     def _wait(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
-    ) -> WaitingDecision | Refusal:
-        waiting = self._room.add(request, subset, resume, hold)
-        if isinstance(waiting, Refusal):
-            self.decisions.unscheduled(request, waiting, waited=False)
-        # Have `advance` called now: it returns when the hold's plugin is due next.
-        self._wake()
-        return waiting
+    ) -> Decision | Refusal | Waiting:
+        for _ in range(MOST_HOLDS):
+            waiting = self._room.add(request, subset, resume, hold)
+            if waiting is None:
+                answer = self.scheduler.decide(request, subset, hold, admitted=self.flow is not None)
+                if not isinstance(answer, Hold):
+                    return answer
+                hold = answer
+                continue
+            if isinstance(waiting, Refusal):
+                self.decisions.unscheduled(request, waiting, waited=False)
+            # Have `advance` called now: it returns when the hold's plugin is due next.
+            self._wake()
+            return waiting
+        return self._held_for_ever(request, waited=False)
 
     def _answer(self, released: Iterable[Released]) -> None:
         for each in released:
@@ -162,7 +175,7 @@ class PoolRouter:
                 answer = self._answer_of(each)
             except Exception as fault:  # third-party plugins raise anything
                 self._note_fault(fault)
-                answer = decision.hold.refusal
+                answer = decision.hold.refusal or _HELD_AGAIN
             if answer is None:
                 continue
             decision.is_over = True
@@ -179,17 +192,29 @@ class PoolRouter:
         if released.refusal is not None:
             self.decisions.unscheduled(decision.request, released.refusal, waited=True)
             return released.refusal
-        answer = self.scheduler.decide(
-            decision.request, decision.subset, decision.hold, admitted=self.flow is not None
-        )
-        if isinstance(answer, Hold):
+        hold = decision.hold
+        for _ in range(MOST_HOLDS):
+            answer = self.scheduler.decide(
+                decision.request, decision.subset, hold, admitted=self.flow is not None
+            )
+            if not isinstance(answer, Hold):
+                return answer
             # A plugin that releases this hold at once must not keep the event loop busy.
             self.wake_at(self._clock() + AGAIN_S)
-            refusal = self._room.again(decision, answer)
-            if refusal is not None:
-                self.decisions.unscheduled(decision.request, refusal, waited=True)
-            return refusal
-        return answer
+            waiting = self._room.again(decision, answer)
+            if waiting is decision:
+                return None
+            if isinstance(waiting, Refusal):
+                self.decisions.unscheduled(decision.request, waiting, waited=True)
+                return waiting
+            hold = answer
+        return self._held_for_ever(decision.request, waited=True)
+
+    def _held_for_ever(self, request: InferenceRequest, *, waited: bool) -> Refusal:
+        """Refuse a decision that its plugins hold again although it may not wait."""
+        self._note_fault(ValueError("a plugin held a decision again that may not wait"))
+        self.decisions.unscheduled(request, _HELD_AGAIN, waited=waited)
+        return _HELD_AGAIN
 
     def _wake(self) -> None:
         self.wake_at(self._clock())
@@ -297,7 +322,7 @@ class PoolRouter:
             answer = self.scheduler.decide(queued.request, queued.subset)
             if isinstance(answer, Hold):
                 waiting = self._wait(queued.request, queued.subset, queued.resume, answer)
-                if not isinstance(waiting, Refusal):
+                if isinstance(waiting, Waiting):
                     queued.dispatched_to(waiting)
                     return
                 answer = waiting

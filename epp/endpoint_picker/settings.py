@@ -14,6 +14,7 @@ from endpoint_picker.observability.logs import LEVELS
 from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
 from inference_api import names
 from inference_api.release import release_version
+from lean_grpc.aio.address import Target
 
 _MIN_REFRESH_S: Final = 0.05
 
@@ -66,6 +67,10 @@ class Settings:
     """A JSON line on standard output for each request."""
     emit_endpoint_scores: bool
     """The candidates' scores in the dynamic metadata of each pick."""
+    predictors: tuple[str, ...]
+    """Addresses of prediction servers, HOST:PORT or unix:PATH; () predicts nothing."""
+    trainer: str
+    """Address of the trainer that gets samples, HOST:PORT or unix:PATH; "" keeps none."""
     tracing_endpoint: str
     """URL of an OpenTelemetry collector (OTLP over HTTP); "" turns tracing off."""
     tracing_sampling_percent: int
@@ -106,6 +111,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         deprecated_metrics=args.deprecated_metrics,
         access_log=args.access_log,
         emit_endpoint_scores=args.emit_endpoint_scores,
+        predictors=tuple(args.predictor),
+        trainer=args.trainer,
         tracing_endpoint=args.tracing_endpoint or "",
         tracing_sampling_percent=args.tracing_sampling_percent,
         tracing_service_name=environment.get("OTEL_SERVICE_NAME") or "headroom-epp",
@@ -181,6 +188,15 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add("--access-log", action="store_true", help="a JSON line on standard output for each request")
     add("--emit-endpoint-scores", action="store_true", help="scores in the dynamic metadata of each pick")
+    add(
+        "--predictor",
+        type=_target,
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="prediction server, HOST:PORT or unix:PATH; may be repeated",
+    )
+    add("--trainer", type=_target, default="", metavar="ADDRESS", help="trainer that learns from requests")
     add("--tracing-endpoint", type=_url, help="URL of an OTLP/HTTP collector; default: no traces")
     add(
         "--tracing-sampling-percent",
@@ -189,6 +205,14 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="share of the traces begun here that is kept (default 10)",
     )
     return parser
+
+
+def _target(text: str) -> str:
+    try:
+        return Target.parse(text).text
+    except ValueError:
+        message = f"{text!r} is no address; write HOST:PORT or unix:/PATH"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _url(text: str) -> str:

@@ -14,6 +14,11 @@ Matrix = NDArray[np.float32]
 _LOW: Final = np.array([each.low for each in FEATURES], dtype=np.float32)
 _HIGH: Final = np.array([each.high for each in FEATURES], dtype=np.float32)
 _CATEGORIES: Final = tuple((COLUMN[name], highest) for name, highest in CATEGORIES.items())
+# One indexing for all of them: small arrays cost by the call.
+_FIRST_CATEGORY: Final = min(column for column, _ in _CATEGORIES)
+_BEHIND_CATEGORIES: Final = max(column for column, _ in _CATEGORIES) + 1
+_HIGHEST: Final = np.array([[highest] for _, highest in sorted(_CATEGORIES)], dtype=np.float32)
+assert len(_HIGHEST) == _BEHIND_CATEGORIES - _FIRST_CATEGORY  # noqa: S101 - they are adjacent columns
 
 _INPUT_TOKENS = COLUMN["input_tokens"]
 _PREFIX_HIT = COLUMN["prefix_hit"]
@@ -61,19 +66,19 @@ def empty(rows: int) -> Matrix:
 def derive(matrix: Matrix) -> Matrix:
     """Write the derived columns from the inputs, and unknown category codes as 0, in place; return
     `matrix`."""
-    for column, highest in _CATEGORIES:
-        codes = matrix[:, column]
-        codes[~((codes >= 0) & (codes <= highest))] = 0
     column_of = matrix.T  # rows of the transposed view: plain indexing is quicker than [:, column]
-    prefix_hit = np.nan_to_num(column_of[_PREFIX_HIT])
-    uncached = column_of[_INPUT_TOKENS] * (1 - prefix_hit)
+    codes = column_of[_FIRST_CATEGORY:_BEHIND_CATEGORIES]
+    known = (codes >= 0) & (codes <= _HIGHEST)
+    if not known.all():
+        codes[~known] = 0
+    uncached = column_of[_INPUT_TOKENS] * (1 - _or_zero(column_of[_PREFIX_HIT]))
     unseen = column_of[_UNSEEN]
     waiting = column_of[_WAITING]
     load = waiting + column_of[_RUNNING]
     capacity = column_of[_CAPACITY]
     used = column_of[_KV_USAGE] * capacity
     column_of[_UNCACHED] = uncached
-    column_of[_WORK] = uncached + np.nan_to_num(column_of[_PREFILL])
+    column_of[_WORK] = uncached + _or_zero(column_of[_PREFILL])
     column_of[_AHEAD] = _known(waiting + unseen, column_of[_AWAITING])
     column_of[_BATCH] = _known(load + unseen, column_of[_INFLIGHT])
     column_of[_USED] = _known(used, column_of[_DECODE])
@@ -84,6 +89,10 @@ def derive(matrix: Matrix) -> Matrix:
 
 def _known(values: NDArray[np.float32], otherwise: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(np.isnan(values), otherwise, values)
+
+
+def _or_zero(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(np.isnan(values), np.float32(0), values)
 
 
 def bad_rows(matrix: Matrix) -> NDArray[np.bool_]:

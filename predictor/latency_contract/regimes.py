@@ -24,6 +24,12 @@ _UNCACHED: Final = COLUMN["uncached_tokens"]
 _LONG_TOKENS: Final = 1024
 
 
+def regime_of(ahead_requests: float, uncached_tokens: float) -> int:
+    """Return the regime of one row by its two features."""
+    queue = (ahead_requests >= 1) + (ahead_requests > 3)
+    return queue + 3 * (uncached_tokens >= _LONG_TOKENS)
+
+
 def regimes_of(matrix: Matrix) -> NDArray[np.intp]:
     """Return the regime of each row, in [0, REGIMES). Unknown counts as idle and short."""
     ahead = matrix[:, _AHEAD]

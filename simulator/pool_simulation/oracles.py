@@ -148,6 +148,44 @@ def _missed(expected: Expected, prompts: list[SimulatedRequest]) -> int:
     return missed
 
 
+class WatchedServers:
+    """The servers of a pool with the requests on each, whoever chose them."""
+
+    def __init__(self, pool: Surroundings) -> None:
+        self._clock = pool.clock
+        self._batches = [_Batch(server) for server in pool.servers]
+        self._numbers = {server.hostport: server.number for server in pool.servers}
+        self._at: dict[str, int] = {}
+        """Request id to the number of its server."""
+
+    def number_of(self, hostport: str) -> int:
+        """Return the number of the server with the address."""
+        return self._numbers[hostport]
+
+    def prospect(self, number: int, request: SimulatedRequest, hashes: tuple[int, ...]) -> Prospect:
+        """Return what a server would make of a request that comes now."""
+        return Prospect(self._batches[number], request, hashes, self._clock.now)
+
+    def picked(self, request: SimulatedRequest, server: int) -> None:
+        """Note that a request goes to a server."""
+        self._at[request.request_id] = server
+        self._batches[server].queued[request.request_id] = request
+
+    def answering(self, request: SimulatedRequest, server: int) -> None:
+        """Note the first token, which a fallback may have given."""
+        at = self._at.get(request.request_id)
+        if at == server:
+            self._batches[at].answering(request)
+        elif at is not None:
+            self._batches[at].ended(request)
+
+    def ended(self, request: SimulatedRequest) -> None:
+        """Forget a request."""
+        at = self._at.pop(request.request_id, None)
+        if at is not None:
+            self._batches[at].ended(request)
+
+
 Measure = Callable[[Prospect], float]
 
 

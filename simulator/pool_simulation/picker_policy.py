@@ -6,7 +6,7 @@ Only the clock, the randomness and the source of the scraped values are the simu
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -14,6 +14,8 @@ from typing_extensions import override
 from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.scrape_columns import ScrapeColumns
 from endpoint_picker.decision import Decision, Refusal, Waiting
+from endpoint_picker.latency.link import Link
+from endpoint_picker.latency.objectives import TPOT_HEADERS, TTFT_HEADERS
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.routing import PoolRouter, build_router
@@ -21,6 +23,9 @@ from endpoint_picker.scheduling.handlers.disaggregated import PREFILL_HEADER
 from endpoint_picker.scheduling.objectives import Objectives
 from endpoint_picker.scheduling.plugin import Plugin
 from ext_proc.body.usage import Usage
+from ext_proc.processor import Ending
+from latency_contract.sample_wire import SampleBatch
+from latency_contract.states import State
 from pool_simulation.kv_events import EngineEvents
 from pool_simulation.policy import Pick, Policy, Refused, Resume, Surroundings
 from pool_simulation.prompts import prompt_bytes
@@ -30,6 +35,32 @@ from pool_simulation.workload import SimulatedRequest
 FAIRNESS_HEADER: Final = "x-llm-d-inference-fairness-id"
 #: Bytes of a body beside its prompt.
 _BODY_BYTES: Final = 200
+#: Virtual seconds between two batches of samples.
+LEARN_S: Final = 1.0
+
+
+class SimulatedPredictor(Link, Protocol):
+    """A prediction server of a run, and what the run tells it."""
+
+    def asking(self, request: SimulatedRequest, router: PoolRouter) -> None:
+        """Note the request that is decided on next."""
+        ...
+
+    def picked(self, request: SimulatedRequest, server: int) -> None:
+        """Note where a request goes."""
+        ...
+
+    def answering(self, request: SimulatedRequest, server: int) -> None:
+        """Note a first token."""
+        ...
+
+    def ended(self, request: SimulatedRequest) -> None:
+        """Note the end of a request."""
+        ...
+
+    def learn(self, batch: SampleBatch) -> None:
+        """Take what the picker would send to the trainer."""
+        ...
 
 
 class PolicyRequest(InferenceRequest):
@@ -53,6 +84,10 @@ class PickerSettings:
     """False keeps using the last values of a server whose pages no longer come."""
     kv_events_s: float | None = None
     """Seconds between an engine's KV events and the picker's knowledge of them; None: it does not follow."""
+    predictor: Callable[[Surroundings], SimulatedPredictor] | None = None
+    """Makes the prediction server of a run; None: the picker knows none."""
+    sends_objectives: bool = False
+    """Requests have their SLOs in headers."""
     plugins: Mapping[str, Callable[[Surroundings], type[Plugin]]] = field(default_factory=dict)
     """Further plugin types by name, each made for the surroundings of a run."""
 
@@ -85,9 +120,12 @@ class _Columns(ScrapeColumns):
 class _Held:
     """What the policy keeps for one pick."""
 
-    __slots__ = ("decision", "record", "router")
+    __slots__ = ("decision", "record", "request", "router")
 
-    def __init__(self, router: PoolRouter, decision: Decision, record: Record) -> None:
+    def __init__(
+        self, router: PoolRouter, decision: Decision, record: Record, request: SimulatedRequest
+    ) -> None:
+        self.request = request
         self.router = router
         self.decision = decision
         self.record = record
@@ -113,10 +151,14 @@ class PickerPolicy(Policy):
         self._routers: list[PoolRouter] = []
         self._events: EngineEvents | None = None
         self._wakes_at: float | None = None
+        self._predictor: SimulatedPredictor | None = None
 
     @override
     def start(self, pool: Surroundings) -> None:
         self._pool = pool
+        if self._settings.predictor is not None:
+            self._predictor = self._settings.predictor(pool)
+            pool.at(LEARN_S, self._learn)
         self._numbers = {server.hostport: server.number for server in pool.servers}
         self._open()
 
@@ -135,6 +177,9 @@ class PickerPolicy(Policy):
             msg = f"the picker refuses the configuration: {router.config_error}"
             raise ValueError(msg)
         router.scheduler.use_objectives(Objectives(self._priorities))
+        if self._predictor is not None:
+            router.pool.desk.connect(self._predictor)
+            router.pool.desk.state = State.SEEDED
         router.wake_at = self._wake_at
         self.router = router
         self._routers.append(router)
@@ -168,8 +213,9 @@ class PickerPolicy(Policy):
             stream=True,
             objective=request.objective or "",
             body_bytes=len(prompt) + _BODY_BYTES,
-            headers={FAIRNESS_HEADER: request.tenant} if request.tenant else {},
+            headers=self._headers(request),
         )
+        asked.arrived_at = now
         asked.simulated = request
         if self._events is not None:
             asked.tokens = Tokens(prompt, "simulated")
@@ -181,14 +227,35 @@ class PickerPolicy(Policy):
         record.streaming = True
 
         def later(answer: Decision | Refusal) -> None:
-            resume(self._answer(router, answer, record))
+            resume(self._answer(router, answer, record, request))
 
+        if self._predictor is not None:
+            self._predictor.asking(request, router)
         answer = router.decide(asked, None, later)
         if isinstance(answer, Waiting):
             return None
-        return self._answer(router, answer, record)
+        return self._answer(router, answer, record, request)
 
-    def _answer(self, router: PoolRouter, answer: Decision | Refusal, record: Record) -> Pick | Refused:
+    def _headers(self, request: SimulatedRequest) -> Mapping[str, str]:
+        headers = {FAIRNESS_HEADER: request.tenant} if request.tenant else {}
+        if self._settings.sends_objectives:
+            if request.slo_ttft_ms is not None:
+                headers[TTFT_HEADERS[0]] = str(request.slo_ttft_ms)
+            if request.slo_tpot_ms is not None:
+                headers[TPOT_HEADERS[0]] = str(request.slo_tpot_ms)
+        return headers
+
+    def _learn(self) -> None:
+        """Hand the samples of the last seconds over, and do so again."""
+        pool = self._pool
+        if self.router is not None and self._predictor is not None:
+            while batch := self.router.pool.desk.samples.take():
+                self._predictor.learn(batch)
+        pool.at(pool.clock.now + LEARN_S, self._learn)
+
+    def _answer(
+        self, router: PoolRouter, answer: Decision | Refusal, record: Record, request: SimulatedRequest
+    ) -> Pick | Refused:
         if isinstance(answer, Refusal):
             return Refused(answer.outcome.value)
         record.decided_at = self._pool.clock.now
@@ -200,7 +267,9 @@ class PickerPolicy(Policy):
         numbers = self._numbers
         servers = [numbers[hostport] for hostport in answer.destination.split(",")]
         prefiller = numbers[dict(answer.headers)[PREFILL_HEADER]] if len(answer.reservations) > 1 else None
-        return Pick(servers, _Held(router, answer, record), prefiller)
+        if self._predictor is not None:
+            self._predictor.picked(request, servers[0])
+        return Pick(servers, _Held(router, answer, record, request), prefiller)
 
     def _by_turns(self) -> Pick | Refused:
         servers = self._pool.servers
@@ -219,14 +288,20 @@ class PickerPolicy(Policy):
             record.response_status = 200
             record.served_by = self._pool.servers[served_by].hostport
             held.router.first_byte(held.decision, record)
+            if self._predictor is not None:
+                self._predictor.answering(held.request, served_by)
 
     @override
     def ended(self, pick: Pick, request: SimulatedRequest, *, served: bool) -> None:
         held = pick.held
         if isinstance(held, _Held):
-            held.record.ended_at = self._pool.clock.now
+            record = held.record
+            record.ended_at = record.last_token_at = self._pool.clock.now
+            record.ending = Ending.COMPLETED if served else Ending.DISCONNECTED
             if served:
-                held.record.usage = Usage(request.prompt_tokens, request.output_tokens, 0)
+                record.usage = Usage(request.prompt_tokens, request.output_tokens, 0)
+            if self._predictor is not None:
+                self._predictor.ended(request)
             held.router.ended(held.decision, held.record)
 
     @override

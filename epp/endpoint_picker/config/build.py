@@ -42,7 +42,7 @@ from endpoint_picker.datalayer.scrape_plan import ScrapePlan
 from endpoint_picker.decision import BodyReading, Hooks
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.utilization_detector import UtilizationDetector
-from endpoint_picker.scheduling.candidates import PREFIX_MATCH, TOKENIZED_PROMPT
+from endpoint_picker.scheduling.candidates import LATENCY_PREDICTION, PREFIX_MATCH, TOKENIZED_PROMPT
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from endpoint_picker.scheduling.handlers.single_profile import SingleProfileHandler
@@ -52,6 +52,7 @@ from endpoint_picker.scheduling.plugin import (
     Admitter,
     Filter,
     Follower,
+    LateAdmitter,
     MayWait,
     NoParams,
     Picker,
@@ -66,6 +67,10 @@ from endpoint_picker.scheduling.plugin import (
 )
 from endpoint_picker.scheduling.producers.approx_prefix_cache import ApproxPrefixCacheProducer, PrefixParams
 from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
+from endpoint_picker.scheduling.producers.predicted_latency import (
+    PredictedLatencyParams,
+    PredictedLatencyProducer,
+)
 from endpoint_picker.scheduling.producers.token import TokenParams, TokenProducer
 from endpoint_picker.scheduling.profile import Profile, WeightedScorer, clamped
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
@@ -106,7 +111,9 @@ def build(text: str, registry: Registry) -> PickerConfig:
     made: list[Profile] = []
     for index, profile in enumerate(specs):
         where = f"schedulingProfiles[{index}].plugins"
-        made.append(_profile(profile, where, listed, handler, providers, running, faults))
+        made.append(
+            _profile(profile, where, listed, handler, providers, running, faults, is_primary=not index)
+        )
     profiles = tuple(made)
     detector: SaturationDetector = UtilizationDetector(UtilizationDetector.params_type())
     with faults.noted():
@@ -134,7 +141,11 @@ def build(text: str, registry: Registry) -> PickerConfig:
     attached = _distinct([*others, *producing, detector, handler, *policies])
     # A producer whose outputs are not consumed does not run, so its follower methods are left out, too.
     idle = {id(each) for each in providers.values()} - {id(each) for each in running}
-    following = [each for each in attached if isinstance(each, Follower) and id(each) not in idle]
+    following = [
+        each
+        for each in attached
+        if isinstance(each, Follower) and (each.follows_when_idle or id(each) not in idle)
+    ]
     scheduling = Scheduling(
         profiles=profiles,
         handler=handler,
@@ -145,6 +156,7 @@ def build(text: str, registry: Registry) -> PickerConfig:
         ),
         screeners=tuple(each.screen for each in attached if isinstance(each, Screener)),
         admitters=tuple(each.refusal for each in attached if isinstance(each, Admitter)),
+        late_admitters=tuple(each.refusal for each in attached if isinstance(each, LateAdmitter)),
         waiters=tuple(each for each in attached if isinstance(each, MayWait)),
         decided=tuple(each.decided for each in following if _overrides(each, "decided")),
         hooks=Hooks(
@@ -271,7 +283,12 @@ def _check_references(listed: "Instances", profiles: Sequence[str], faults: Faul
 def _idle_producers(listed: "Instances", running: Sequence[Producer]) -> Iterable[str]:
     for name, each in listed.items():
         if isinstance(each, Producer) and each not in running:
-            yield f'producer "{name}" does not run: nothing consumes what it makes'
+            does = (
+                "only follows requests"
+                if isinstance(each, Follower) and each.follows_when_idle
+                else "does not run"
+            )
+            yield f'producer "{name}" {does}: nothing consumes what it makes'
 
 
 def _is_read(reader: RequestReader, listed: Mapping[str, Plugin]) -> bool:
@@ -393,7 +410,7 @@ _USED_BY_REFERENCE: Final = (
 def _providers(listed: "Instances", faults: Faults) -> dict[str, Producer]:
     """Return the producer of each output: the first one listed, or the one that a consumer names.
 
-    PREFIX_MATCH and TOKENIZED_PROMPT have default producers.
+    PREFIX_MATCH and TOKENIZED_PROMPT have default producers, and LATENCY_PREDICTION where it is read.
     """
     providers: dict[str, Producer] = {}
     for plugin in listed.values():
@@ -408,6 +425,11 @@ def _providers(listed: "Instances", faults: Faults) -> dict[str, Producer]:
         providers[PREFIX_MATCH] = ApproxPrefixCacheProducer(PrefixParams())
     if TOKENIZED_PROMPT not in providers:
         providers[TOKENIZED_PROMPT] = TokenProducer(TokenParams())
+    # It follows every request, so it is added only where it is read.
+    if LATENCY_PREDICTION not in providers and any(
+        LATENCY_PREDICTION in each.inputs for each in listed.values()
+    ):
+        providers[LATENCY_PREDICTION] = PredictedLatencyProducer(PredictedLatencyParams())
     return providers
 
 
@@ -440,6 +462,8 @@ def _profile(
     providers: Mapping[str, Producer],
     running: list[Producer],
     faults: Faults,
+    *,
+    is_primary: bool,
 ) -> Profile:
     """Build one profile, and add the producers that it runs to `running`."""
     filters: list[Filter] = []
@@ -479,8 +503,12 @@ def _profile(
     for reader in handler.readers_of(spec.name):
         with faults.noted():
             _add_producers(reader, f'"{reader.type_name}"', where, providers, producers)
+    for name, each in plugins.items():
+        if is_primary and isinstance(each, LateAdmitter):
+            with faults.noted():
+                _add_producers(each, f'"{name}"', plugins.path_of(name), providers, producers)
     running.extend(producers)
-    early = next((at for at, each in enumerate(filters) if each.consumes), len(filters))
+    early = next((at for at, each in enumerate(filters) if each.inputs), len(filters))
     return Profile(
         name=spec.name,
         filters=tuple(each.filter for each in filters[:early]),
@@ -502,7 +530,7 @@ def _add_producers(
     above: tuple[Plugin, ...] = (),
 ) -> None:
     """Add the producers of the consumer's inputs, each after the producers that it consumes from."""
-    for wanted in sorted(consumer.consumes):
+    for wanted in sorted(consumer.inputs):
         producer = providers.get(wanted)
         if producer is None:
             raise ConfigError(path, f"{name} consumes {wanted}, which no plugin produces; add its producer")

@@ -6,7 +6,6 @@ A configuration that has one is answered with the reason, and docs/plugins.md li
 from collections.abc import Mapping
 from typing import Final
 
-_PREDICTION: Final = "not yet: comes with latency prediction"
 _EVICTION: Final = "not yet: a request that was sent to a server is not taken back"
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
@@ -15,10 +14,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "p2p-source-producer": "not yet: no server reads its header, which names a peer to fetch blocks from",
     "burst-prefix-cache-producer": "not yet: speculativeIndexing of precise-prefix-cache-producer keeps "
     "equal prompts together",
-    **dict.fromkeys(
-        ("slo-headroom-tier-filter", "latency-scorer", "latency-slo-admitter", "predicted-latency-producer"),
-        _PREDICTION,
-    ),
     **dict.fromkeys(("priority-then-time-eviction-order-policy", "sheddable-eviction-filter"), _EVICTION),
     **dict.fromkeys(
         ("models-data-source", "models-data-extractor"), "no: no plugin reads the models that it lists"

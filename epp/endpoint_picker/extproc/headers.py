@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from sys import intern
 from typing import Final
 
@@ -86,6 +87,15 @@ class HeaderView(Mapping[str, str]):
             if header.key.lower() == name:
                 return _text(header)
         raise KeyError(name)
+
+    def pick(self, names: AbstractSet[str]) -> dict[str, str]:
+        """Return those of the names that there are, in one search; of a repeated header the first."""
+        found: dict[str, str] = {}
+        for header in self._message.headers.headers:
+            name = header.key.lower()
+            if name in names and name not in found:
+                found[name] = _text(header)
+        return found
 
     @override
     def __iter__(self) -> Iterator[str]:

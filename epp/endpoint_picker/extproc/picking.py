@@ -141,6 +141,7 @@ class Picking:
             self._request.chunks = body
         if headers.api is None and "/responses/" in headers.path:
             self._request.state = state_in(headers.path)
+        self._request.arrived_at = now
         reading = self._router.reading()
         if not (headers.ends if body is None else headers.holds) or not self._is_read(reading):
             return self._decide(resume, now)  # the body is not seen, or not read

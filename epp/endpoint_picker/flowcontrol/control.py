@@ -39,7 +39,7 @@ _SHUTTING_DOWN: Final = Refusal(Outcome.SHUTTING_DOWN, "the picker is shutting d
 #: The answer when a plugin fails on a request that goes through the queue.
 INTERNAL: Final = Refusal(Outcome.INTERNAL, "the picker failed on this request")
 
-HoldFn = Callable[[InferenceRequest, Sequence[str] | None, Resume, Hold], Waiting | Refusal]
+HoldFn = Callable[[InferenceRequest, Sequence[str] | None, Resume, Hold], Decision | Waiting | Refusal]
 """Makes a decision wait for a plugin; `PoolRouter`'s."""
 
 
@@ -237,8 +237,8 @@ class FlowControl:
         if isinstance(answer, Hold):
             held = _Held(self, flight, resume, queued)
             waiting = self._hold(request, subset, held.resume, answer)
-            if isinstance(waiting, Refusal):
-                self.forget(flight)
+            if not isinstance(waiting, Waiting):
+                self.settle(waiting, flight)
                 return waiting
             held.waiting = waiting
             self.gate.pending += 1

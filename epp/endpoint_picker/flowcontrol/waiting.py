@@ -14,6 +14,7 @@ ends the wait in one way:
 | `limit` decisions wait already | the hold's refusal, at once | `forget` |
 | the plugin fails in `advance` | by its deadline at the latest; the other plugins go on | - |
 | the hold has no finite deadline | its refusal, at once; logged as a fault | `forget` |
+| deadline, drain or limit, and the hold has no refusal | decided anew, with the hold | `forget` |
 | another decision waits with the same hold | its refusal, at once; logged as a fault | - |
 """
 
@@ -102,11 +103,10 @@ class WaitingRoom:
 
     def add(
         self, request: InferenceRequest, subset: Sequence[str] | None, resume: Resume, hold: Hold
-    ) -> WaitingDecision | Refusal:
-        """Make a decision wait; return a refusal when it may not."""
-        refusal = self._refusal(hold)
-        if refusal is not None:
-            return refusal
+    ) -> WaitingDecision | Refusal | None:
+        """Make a decision wait; when it may not, return a refusal, or None: decide anew, at once."""
+        if not self._may_wait(hold):
+            return self._refusal(hold)
         decision = WaitingDecision(self, request, subset, resume, hold)
         self._by_hold[hold] = decision
         if len(self._deadlines) > 2 * len(self._by_hold) + _SLACK:
@@ -115,15 +115,15 @@ class WaitingRoom:
         self._time(decision)
         return decision
 
-    def again(self, decision: WaitingDecision, hold: Hold) -> Refusal | None:
-        """Make a released decision wait again; return a refusal when it may not."""
-        refusal = self._refusal(hold)
-        if refusal is None:
-            decision.hold = hold
-            self._by_hold[hold] = decision
-            if not decision.is_timed:
-                self._time(decision)
-        return refusal
+    def again(self, decision: WaitingDecision, hold: Hold) -> WaitingDecision | Refusal | None:
+        """Make a released decision wait again; when it may not, return as `add` does."""
+        if not self._may_wait(hold):
+            return self._refusal(hold)
+        decision.hold = hold
+        self._by_hold[hold] = decision
+        if not decision.is_timed:
+            self._time(decision)
+        return decision
 
     def cancel(self, decision: WaitingDecision) -> None:
         """Cancel a decision, whether it still waits or was released and not yet answered."""
@@ -171,7 +171,10 @@ class WaitingRoom:
     def drain(self) -> list[Released]:
         """Refuse the waiting decisions and, from now on, every decision that would wait."""
         self.is_draining = True
-        return [self._ended(decision, _SHUTTING_DOWN) for decision in list(self._by_hold.values())]
+        return [
+            self._ended(decision, decision.hold.refusal and _SHUTTING_DOWN)
+            for decision in list(self._by_hold.values())
+        ]
 
     def endpoints_changed(self, may_be_served: Callable[[Sequence[str] | None], bool]) -> list[Released]:
         """Return the decisions that no endpoint may serve any more; `may_be_served` takes a subset hint."""
@@ -190,17 +193,21 @@ class WaitingRoom:
         return Released(decision, refusal)
 
     def _refusal(self, hold: Hold) -> Refusal | None:
-        """Return None when the hold may wait; otherwise call its `forget` and return the refusal."""
+        """Return the answer to a decision that may not wait; None: it is made anew."""
+        return _SHUTTING_DOWN if self.is_draining and hold.refusal is not None else hold.refusal
+
+    def _may_wait(self, hold: Hold) -> bool:
+        """Tell whether the hold may wait; otherwise call its `forget`."""
         if hold in self._by_hold:
             # One of the two decisions would never be answered. No `forget`: the other decision still waits.
             self._on_fault(ValueError("a plugin gave one hold for two decisions"))
-            return hold.refusal
+            return False
         if not hold.deadline < inf:
             self._on_fault(ValueError("a plugin gave a hold without a deadline"))
         elif not self.is_draining and len(self._by_hold) < self._limit:
-            return None
+            return True
         self._forget(hold)
-        return _SHUTTING_DOWN if self.is_draining else hold.refusal
+        return False
 
     def _forget(self, hold: Hold) -> None:
         try:

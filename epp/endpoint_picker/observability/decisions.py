@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from endpoint_picker.datalayer.table import Counts, Endpoint, EndpointTable, Floats, Rows
 from endpoint_picker.decision import Decision, Refusal, Reservation
+from endpoint_picker.latency.prediction import Prediction
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.scheduler import Scheduling
@@ -88,6 +89,8 @@ class Kept(NamedTuple):
     """"" for a refusal."""
     prefix_hit: float
     refusal: Refusal | None
+    prediction: Prediction | None
+    """Of the primary profile; None when nothing asked for one."""
     runs: Sequence[Run]
     """One for each profile that ran, the primary's first."""
 
@@ -147,7 +150,8 @@ class Decisions:
             request.objective[:NAME_LIMIT], request.priority, scheduling, self._endpoints, self._signals,
             rows, table.unseen.tobytes(), first.held is not None, first.prefix_source,
             decision.destination, decision.prefix_hit,
-            None, first.profile, first.left, _packed(first.scores), first.rows, decision.reservations[0].row,
+            None, first.prediction, first.profile, first.left, _packed(first.scores), first.rows,
+            decision.reservations[0].row,
             *(() if len(chosen) == 1 else map(_run_of, chosen[1:], decision.reservations[1:])),
         ))  # fmt: skip
 
@@ -183,7 +187,7 @@ class Decisions:
         self._ring.append((
             self._clock(), request.request_id[:NAME_LIMIT], request.model[:NAME_LIMIT],
             request.objective[:NAME_LIMIT], request.priority, scheduling, self._endpoints, self._signals,
-            rows, self._table.unseen.tobytes(), waited, "", "", 0.0, refusal, *run,
+            rows, self._table.unseen.tobytes(), waited, "", "", 0.0, refusal, None, *run,
         ))  # fmt: skip
 
     def newest(self) -> Iterator[Kept]:

@@ -165,7 +165,12 @@ def _detail(kept: Kept) -> Pausing:
         if run.profile:
             profile = yield from _profile(kept, run)
             profiles.append(profile)
-    return {"endpoints": endpoints, "profiles": profiles, "stagesLeftOut": _left_out(kept)}
+    return {
+        "endpoints": endpoints,
+        "profiles": profiles,
+        "stagesLeftOut": _left_out(kept),
+        **_prediction(kept),
+    }
 
 
 def _left_out(kept: Kept) -> list[str]:
@@ -175,6 +180,34 @@ def _left_out(kept: Kept) -> list[str]:
     stage_of, ran = kept.scheduling.handler.stage_of, {run.profile for run in kept.runs}
     stages = [stage_of(each.name) for each in kept.scheduling.profiles if each.name not in ran]
     return [stage for stage in stages if stage]
+
+
+def _prediction(kept: Kept) -> dict[str, Any]:
+    """Return what was predicted, or why nothing was; nothing when no prediction was to be made."""
+    found = kept.prediction
+    if found is None:
+        return {}
+    objectives = found.objectives
+    shown: dict[str, Any] = {
+        "reason": str(found.reason) or "predicted",
+        "policy": found.policy.name.lower(),
+        "ttftObjectiveSeconds": objectives.ttft_s or None,
+        "tpotObjectiveSeconds": objectives.tpot_s or None,
+    }
+    if not found.reason:
+        shown["model"] = "" if found.ticket is None else found.ticket.version
+        shown["endpoints"] = [
+            {
+                "endpoint": _hostport(kept, row),
+                "firstSeconds": _number(found.first[at]),
+                "firstBoundSeconds": _number(found.first_bound[at]),
+                "firstHeadroomSeconds": _number(found.first_headroom[at]),
+                "tpotSeconds": _number(found.tpot[at]) if found.tpot.size else None,
+                "tpotHeadroomSeconds": _number(found.tpot_headroom[at]),
+            }
+            for at, row in enumerate(found.rows[:MOST_ENDPOINTS].tolist())
+        ]
+    return {"prediction": shown}
 
 
 def _endpoint(kept: Kept, row: int) -> dict[str, Any]:

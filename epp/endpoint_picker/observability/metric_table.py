@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from endpoint_picker.latency.accuracy import ERROR_BOUNDS, SECOND_BOUNDS
+from endpoint_picker.latency.figures import TOOK_BOUNDS
+from latency_contract.schema import Target
+
 PREFIX: Final = "llm_d_epp_"
 
 _M: Final = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -105,6 +109,12 @@ def _of_stages(name: str, text: str) -> Family:
 
 def _of_kv_index(name: str, text: str, twin: str) -> Family:
     return Family(f"kv_cache_index_{name}", _COUNTER, text, twin=Twin("kvcache_index_" + twin))
+
+
+def _predicted(name: str, text: str, buckets: Sequence[float], twin: str) -> Family:
+    labels = ("model_name", "target_model_name")
+    own = "observed" in name
+    return Family(name, _HISTOGRAM, text, labels, buckets, Twin("inference_objective_" + twin, _OLD_M), own)
 
 
 _ENDPOINT: Final = ("endpoint_name", "namespace", "port")
@@ -438,6 +448,114 @@ _ALL: Final = (
     Family("datalayer_scrapes", _GAUGE, "Metrics pages read.", own=True),
     Family("datalayer_scrape_failures", _GAUGE, "Scrapes without a page.", own=True),
     Family("held_body_bytes", _GAUGE, "Request bodies held.", own=True),
+    _predicted(
+        "request_observed_ttft_seconds",
+        "First byte as predicted-latency-producer sees it: in a pool "
+        "without streaming mode the time to the end.",
+        SECOND_BOUNDS[Target.TTFT],
+        "request_ttft_seconds",
+    ),
+    _predicted(
+        "request_predicted_ttft_seconds",
+        "Predicted median of it.",
+        SECOND_BOUNDS[Target.TTFT],
+        "request_predicted_ttft_seconds",
+    ),
+    _predicted(
+        "request_observed_tpot_seconds",
+        "Time per output token after the first.",
+        SECOND_BOUNDS[Target.TPOT],
+        "request_tpot_seconds",
+    ),
+    _predicted(
+        "request_predicted_tpot_seconds",
+        "Predicted median of it.",
+        SECOND_BOUNDS[Target.TPOT],
+        "request_predicted_tpot_seconds",
+    ),
+    _predicted(
+        "request_ttft_prediction_duration_seconds",
+        "From the question to its answer.",
+        TOOK_BOUNDS,
+        "request_ttft_prediction_duration_seconds",
+    ),
+    _predicted(
+        "request_tpot_prediction_duration_seconds",
+        "The same: one answer has both.",
+        TOOK_BOUNDS,
+        "request_tpot_prediction_duration_seconds",
+    ),
+    Family(
+        "request_ttft_slo_violation_total",
+        _COUNTER,
+        "Requests that missed their TTFT objective.",
+        ("model_name", "target_model_name"),
+        twin=Twin("inference_objective_request_ttft_slo_violation_total", _OLD_M),
+        own=True,
+    ),
+    Family(
+        "request_slo_violation_total",
+        _COUNTER,
+        "Requests that missed an objective, by type.",
+        ("model_name", "target_model_name", "type"),
+        twin=Twin("inference_objective_request_slo_violation_total", (*_OLD_M, ("type", "type"))),
+    ),
+    Family(
+        "inference_request_metric",
+        _GAUGE,
+        "Values of the newest request, by type.",
+        ("model_name", "target_model_name", "type"),
+        twin=Twin("inference_objective_inference_request_metric", (*_OLD_M, ("type", "type"))),
+    ),
+    Family(
+        "prediction_relative_error",
+        _HISTOGRAM,
+        "(actual - predicted) / predicted median.",
+        ("type", "regime"),
+        ERROR_BOUNDS,
+        own=True,
+    ),
+    Family(
+        "prediction_judged_total",
+        _COUNTER,
+        "Requests whose prediction was judged.",
+        ("type", "regime"),
+        own=True,
+    ),
+    Family(
+        "prediction_within_bound_total",
+        _COUNTER,
+        "Of these, those that took no longer than the upper bound.",
+        ("type", "regime"),
+        own=True,
+    ),
+    Family(
+        "prediction_requests_total",
+        _COUNTER,
+        "Picked requests, by why they had no prediction.",
+        ("reason",),
+        own=True,
+    ),
+    Family("prediction_calls_total", _COUNTER, "Answers of prediction servers.", own=True),
+    Family("prediction_state", _GAUGE, "1 for the state in the newest answer.", ("state",), own=True),
+    Family(
+        "prediction_gain",
+        _GAUGE,
+        "Gain over the heuristic and its 95 % interval: goodput as a difference, latency as a part.",
+        ("kind", "value"),
+        own=True,
+    ),
+    Family("prediction_gain_requests", _GAUGE, "Requests that the gain rests on.", ("kind", "arm"), own=True),
+    Family(
+        "prediction_out", _GAUGE, "1: prediction does worse than the heuristic and does not route.", own=True
+    ),
+    Family(
+        "prediction_samples_total",
+        _COUNTER,
+        "Samples for the trainer, by what became of them.",
+        ("fate",),
+        own=True,
+    ),
     Family("config_valid", _GAUGE, "1: the configuration offered last is in use.", own=True),
     Family("priorities_valid", _GAUGE, "1: the priorities offered last are in use.", own=True),
 )

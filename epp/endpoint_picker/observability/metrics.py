@@ -14,7 +14,9 @@ from endpoint_picker.observability.series import (
     Count,
     Counts,
     Histogram,
+    HistogramReading,
     Labels,
+    Observed,
     Reading,
     renamed,
 )
@@ -165,7 +167,7 @@ class PickerMetrics:
         self._outcome = {outcome: self.outcomes.labels(outcome.value) for outcome in Outcome}
         self._ending = {ending: self.endings.labels(ending.value) for ending in Ending}
         self._elsewhere = self.elsewhere.labels()
-        self._readings: dict[str, Reading | Histogram] = {}
+        self._readings: dict[str, Reading | Histogram | HistogramReading] = {}
         self._added_series: dict[str, Counts | Histogram] = {}
 
     # The Observer protocol.
@@ -332,9 +334,16 @@ class PickerMetrics:
         made = self._readings[name] = _histogram(name)
         return made.labels()
 
+    def read_histogram(self, name: str, read: Callable[[], Iterable[Observed]]) -> None:
+        """Add a histogram; `read` returns (label values, counts by bucket, sum) on every collection."""
+        family = FAMILIES[name]
+        self._readings[name] = HistogramReading(
+            family.full_name, family.help, family.labels, family.buckets, read
+        )
+
     def collect(self) -> Iterable[Metric]:
         """Return all families; prometheus_client calls this."""
-        shown: dict[str, Counts | Histogram | Reading] = {
+        shown: dict[str, Counts | Histogram | Reading | HistogramReading] = {
             "extproc_streams_inflight": self.streams,
             "request_total": self.request_total,
             "request_error_total": self.request_errors,

@@ -136,6 +136,42 @@ class Reading:
         return family
 
 
+Observed = tuple[Labels, Sequence[int], float]
+"""Label values, counts by bucket (the last one above all bounds), and the sum of the values."""
+
+
+class HistogramReading:
+    """A histogram whose counts a function returns on every collection."""
+
+    __slots__ = ("_bounds", "_help", "_labels", "_name", "_read")
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: Labels,
+        bounds: Sequence[float],
+        read: Callable[[], Iterable[Observed]],
+    ) -> None:
+        self._name = name
+        self._help = help_text
+        self._labels = labels
+        self._bounds = tuple(bounds)
+        self._read = read
+
+    def collect(self) -> Metric:
+        """Return the family as Prometheus reads it."""
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, counts, total in self._read():
+            seen, rows = 0, []
+            for name, count in zip(names, counts, strict=True):
+                seen += count
+                rows.append((name, float(seen)))
+            family.add_metric(values, rows, total)
+        return family
+
+
 def renamed(metric: Metric, name: str, labels: Mapping[str, str], help_text: str) -> Metric:
     """Return the family under another name, with these of its labels, renamed: {label: new name}.
 

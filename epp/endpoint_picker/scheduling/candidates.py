@@ -6,12 +6,14 @@ from typing import Final
 import numpy as np
 
 from endpoint_picker.datalayer.table import Floats, Rows
+from endpoint_picker.latency.prediction import Prediction
 from endpoint_picker.scheduling.hold import Hold
 
 #: Names of outputs of producers, as `consumes` and `produces` declare them; the names are the ecosystem's.
 PREFIX_MATCH: Final = "PrefixCacheMatchInfo"
 TOKENIZED_PROMPT: Final = "TokenizedPrompt"
 ENCODER_MATCH: Final = "EncoderCacheMatchInfo"
+LATENCY_PREDICTION: Final = "LatencyPredictionInfo"
 
 #: `Candidates.peer` of a request without one.
 NO_PEER: Final = -1
@@ -31,6 +33,7 @@ class Candidates:
         "media_matched",
         "order",
         "peer",
+        "prediction",
         "prefix_chain",
         "prefix_matched",
         "prefix_source",
@@ -57,6 +60,8 @@ class Candidates:
         """Row that an earlier profile chose for the same request; written by the profile handler."""
         self.entry_port = 0
         """Port of the destination on the first endpoint's address; 0 is the endpoint's own port."""
+        self.prediction: Prediction | None = None
+        """Written by the producer of LATENCY_PREDICTION; its rows are those that were asked about."""
         # Written by the producer of PREFIX_MATCH.
         self.prefix_matched = _NO_FLOATS
         """Leading blocks of the prompt that the candidate is believed to hold."""

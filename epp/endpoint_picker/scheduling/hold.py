@@ -15,12 +15,16 @@ class Hold:
     __slots__ = ("deadline", "forget", "note", "refusal")
 
     def __init__(
-        self, *, deadline: float, refusal: Refusal, forget: Callable[["Hold"], None], note: Any = None
+        self, *, deadline: float, refusal: Refusal | None, forget: Callable[["Hold"], None], note: Any = None
     ) -> None:
         self.deadline = deadline
         """Seconds of the pool's clock at which the wait ends with `refusal`."""
         self.refusal = refusal
-        """The answer when the deadline passes or no more decisions may wait."""
+        """The answer when the deadline passes or no more decisions may wait.
+
+        None: the decision is then made anew, with this hold in `Candidates.held`; its owner must not hold it
+        again.
+        """
         self.forget = forget
         """Called with the hold when the wait ends without the owner's release; the owner drops the hold."""
         self.note = note

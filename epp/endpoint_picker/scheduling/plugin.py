@@ -1,8 +1,9 @@
 """The contracts of scheduling plugins. A plugin is a class found by its type string; it does no I/O.
 
 A plugin's base classes are its stages: `Screener`, `Admitter`, `Filter`, `Producer`, `Scorer`, `Picker`,
-`SaturationDetector`, `ProfileHandler` (profile_handler.py). A producer that makes decisions wait is also a
-`MayWait`; a plugin that is called on a decision, on its response and at its end is also a `Follower`.
+`LateAdmitter`, `SaturationDetector`, `ProfileHandler` (profile_handler.py). A producer that makes decisions
+wait is also a `MayWait`; a plugin that is called on a decision, on its response and at its end is also a
+`Follower`.
 Stages run for every request: they allocate nothing per endpoint, log nothing and never raise.
 """
 
@@ -23,6 +24,7 @@ from endpoint_picker.datalayer.stage_counts import StageCounts
 from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
 from endpoint_picker.datalayer.tokenizing import TokenizePlan, Tokenizing
 from endpoint_picker.decision import Decision, Refusal, Reservation
+from endpoint_picker.latency.desk import Desk
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.scheduling.candidates import Candidates
@@ -79,6 +81,7 @@ class Pool:
 
     __slots__ = (
         "clock",
+        "desk",
         "index",
         "kv",
         "kv_plan",
@@ -118,6 +121,12 @@ class Pool:
         """Set by the scheduler before it attaches a plugin."""
         self.wake: Callable[[], None] = lambda: None
         """Requests a call of every `MayWait.advance`, for a plugin that releases holds on an event."""
+        self.desk = Desk(self.table, clock)
+        """Latency prediction; it does nothing before a plugin uses it."""
+        self.desk.wake = self._wake_waiters
+
+    def _wake_waiters(self) -> None:
+        self.wake()
 
     def _woken(self) -> None:
         self.wake()
@@ -150,6 +159,11 @@ class Plugin(ABC):
     def request_attributes(self) -> frozenset[str]:
         """Return the names of the request attributes that it reads."""
         return frozenset()
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """Return the names of the outputs that this instance reads: `consumes`, unless parameters say so."""
+        return self.consumes
 
     def __init__(self, params: Any) -> None:  # noqa: B027 - most plugins override it, none must
         """Take the validated parameters, an instance of `params_type`."""
@@ -261,6 +275,18 @@ class Admitter(Plugin):
         """Return why the request is refused, None to admit it. Refusals are shared objects."""
 
 
+class LateAdmitter(Plugin):
+    """Refuses requests after the primary profile ran, by what its producers found."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def refusal(
+        self, request: InferenceRequest, candidates: Candidates, table: EndpointTable
+    ) -> Refusal | None:
+        """Return why the request is refused, None to admit it. Refusals are shared objects."""
+
+
 class SaturationDetector(Plugin):
     """Measures the load of endpoints against their capacity."""
 
@@ -300,6 +326,9 @@ class Follower(Plugin):
     """A plugin that is called at points of a request. Methods not overridden cost nothing."""
 
     __slots__ = ()
+
+    follows_when_idle: ClassVar[bool] = False
+    """It is called also as a producer of which nothing consumes an output."""
 
     def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
         """Note a decision, once for each reservation, with the candidates of the profile that made it."""

@@ -39,6 +39,7 @@ _T = TypeVar("_T")
 
 ScreenFn = Callable[[InferenceRequest, Rows, EndpointTable], Rows]
 AdmitFn = Callable[[InferenceRequest, Rows, EndpointTable, float], Refusal | None]
+LateAdmitFn = Callable[[InferenceRequest, Candidates, EndpointTable], Refusal | None]
 DecidedHook = Callable[[InferenceRequest, Candidates, Reservation], None]
 
 
@@ -59,6 +60,8 @@ class Scheduling:
     """The plugins whose `attach` is called when the configuration comes into use."""
     screeners: tuple[ScreenFn, ...] = ()
     admitters: tuple[AdmitFn, ...] = ()
+    late_admitters: tuple[LateAdmitFn, ...] = ()
+    """Called with the candidates of the primary profile."""
     waiters: tuple[MayWait, ...] = ()
     decided: tuple[DecidedHook, ...] = ()
     """Called before the reservation is made."""
@@ -249,6 +252,13 @@ class Scheduler:
             self.refused_not_cached += 1
             self.recorder.refused(request, rows, chosen, scheduling, _NOT_CACHED)
             return _NOT_CACHED
+        if scheduling.late_admitters:
+            for admit in scheduling.late_admitters:
+                refusal = admit(request, chosen[0], table)
+                if refusal is not None:
+                    self.refused_saturated += 1
+                    self.recorder.refused(request, rows, chosen, scheduling, refusal)
+                    return refusal
         decision = self._decision(request, chosen)
         if self.emit_scores:
             decision.scores = self._scores(chosen[0], scheduling)

@@ -131,7 +131,7 @@ def test_waiting_again_does_not_prolong_the_deadline() -> None:
     for _ in range(300):
         stage.queue.ready = [waiting.hold]
         assert ends(stage.room.advance(1.0)[0]) == [(waiting, None)]
-        assert stage.room.again(waiting, stage.queue.hold(100.0)) is None
+        assert stage.room.again(waiting, stage.queue.hold(100.0)) is waiting
     assert stage.room.advance(1.0) == ([], 4.0)
     assert ends(stage.room.advance(4.0)[0]) == [(waiting, LATE)]
 
@@ -152,7 +152,7 @@ def test_another_configuration_decides_anew_all_that_waits() -> None:
     assert ends(stage.room.use([other])) == [(first, None), (second, None)]
     assert stage.queue.forgotten == [first.hold, second.hold]
     hold = other.hold(50.0)
-    assert stage.room.again(first, hold) is None
+    assert stage.room.again(first, hold) is first
     assert ends(stage.room.advance(10.0)[0]) == [(first, LATE)]
     assert other.forgotten == [hold]
 
@@ -268,7 +268,11 @@ def test_every_wait_has_exactly_one_end(events: list[tuple[str, int]]) -> None:
     def end(released: list[Released], *, again: bool = False) -> None:
         for each in released:
             assert each.decision in live
-            if again and each.refusal is None and room.again(each.decision, queue.hold(99.0)) is None:
+            if (
+                again
+                and each.refusal is None
+                and room.again(each.decision, queue.hold(99.0)) is each.decision
+            ):
                 continue
             each.decision.is_over = True
             live.remove(each.decision)
@@ -326,3 +330,36 @@ def test_an_owner_is_told_once_of_a_hold_that_ended_otherwise(fails: bool) -> No
     stage.room.drain()
     assert stage.queue.forgotten == [waiting.hold]
     assert len(stage.faults) == fails
+
+
+def optional(stage: Stage, deadline: float = 10.0) -> Hold:
+    return Hold(deadline=deadline, refusal=None, forget=stage.queue.forget)
+
+
+def added(stage: Stage, hold: Hold) -> WaitingDecision | Refusal | None:
+    return stage.room.add(InferenceRequest(request_id="r"), None, lambda _answer: None, hold)
+
+
+def test_a_hold_without_a_refusal_is_decided_anew_at_its_deadline() -> None:
+    stage = Stage()
+    hold = optional(stage)
+    waiting = added(stage, hold)
+    assert isinstance(waiting, WaitingDecision)
+    assert ends(stage.room.advance(10.0)[0]) == [(waiting, None)]
+    assert stage.queue.forgotten == [hold]
+
+
+def test_a_hold_without_a_refusal_is_decided_anew_when_the_picker_drains_and_may_not_wait_after() -> None:
+    stage = Stage()
+    waiting = added(stage, optional(stage))
+    assert isinstance(waiting, WaitingDecision)
+    assert ends(stage.room.drain()) == [(waiting, None)]
+    later = optional(stage)
+    assert added(stage, later) is None
+    assert stage.queue.forgotten == [waiting.hold, later]
+
+
+def test_a_hold_without_a_refusal_is_decided_at_once_when_the_room_is_full() -> None:
+    stage = Stage(limit=1)
+    stage.wait()
+    assert added(stage, optional(stage)) is None

@@ -12,6 +12,7 @@ from endpoint_picker.observability.kv_gauges import add_kv_metrics
 from endpoint_picker.observability.metric_table import FAMILIES, Kind
 from endpoint_picker.observability.metrics import PickerMetrics
 from endpoint_picker.observability.pool_gauges import ScrapeCounts, add_pool_gauges, pool_figures
+from endpoint_picker.observability.prediction_metrics import add_prediction_metrics
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.routing import build_router
@@ -60,6 +61,7 @@ def metrics() -> PickerMetrics:
     made.read_pool("p", lambda: pool_figures(router.table))
     add_pool_gauges(made, "p", router.scheduler, lambda: router.offered, ScrapeCounts(lambda: 1, lambda: 2))
     add_kv_metrics(made, router.pool, lambda: None, 8)
+    add_prediction_metrics(made, router.pool.desk)
     served(made, "m", 0)
     served(made, "m", 10)
     return made

@@ -23,12 +23,19 @@ from endpoint_picker.datalayer.table import Endpoint, Floats
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.queued import Flow, Queued
+from endpoint_picker.latency.link import Link
+from endpoint_picker.latency.objectives import NO_OBJECTIVES, Objectives
+from endpoint_picker.latency.prediction import Prediction
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.routing import build_router
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.plugin import Pool
 from ext_proc.body.usage import Usage
+from latency_contract.prediction_wire import Prediction as ServerAnswer
+from latency_contract.prediction_wire import PredictionRequest, decode_request, encode_answer
+from latency_contract.schema import COLUMN
+from latency_contract.states import State
 
 NAN = np.nan
 NOW = 100.0
@@ -68,6 +75,11 @@ class Situation:
     """Servers that the last prompts that no server held went to, the oldest first."""
     attributes: Sequence[float] = (NAN, NAN, NAN)
     """Attribute `cost` of core-metrics-extractor."""
+    ttft: Sequence[float] = ()
+    """Predicted seconds to the first token, also as the bound; empty: nothing is predicted."""
+    tpot: Sequence[float] = (0, 0, 0)
+    """Predicted seconds a token."""
+    objectives: Objectives = NO_OBJECTIVES
     peer: int | None = None
     """Server that an earlier profile chose."""
     draws: Sequence[float] = (0.0, 0.0, 0.0)
@@ -112,6 +124,9 @@ def asked(situation: Situation, pool: Pool) -> tuple[Any, Any]:
     candidates: Any = Candidates(pool.table.ready_rows)
     candidates.prompt_blocks, candidates.block_tokens = situation.blocks, 64
     candidates.prefix_matched = np.array(situation.matched, dtype=np.float64)
+    if situation.ttft:
+        ttft, tpot = np.array(situation.ttft), np.array(situation.tpot, dtype=np.float64)
+        candidates.prediction = Prediction(candidates.rows, ttft, ttft, tpot, tpot, situation.objectives)
     if situation.peer is not None:
         candidates.peer = situation.peer
     return request, candidates
@@ -237,6 +252,55 @@ SCORES: list[tuple[str, str, dict[str, Any], Situation, list[float]]] = [
             ),
         ),
         [0.6, 0.0, 0.0],
+    ),
+]
+
+SLO = Objectives(1.0, 0.05)
+
+SCORES += [
+    # Headrooms 0.8, 0.4, -0.2 and 0.01, 0.03, 0.04: p2 misses. Scaled among p0 and p1: TTFT 1, 0; TPOT 0, 1.
+    # c = 0.8 and 0.2; least: (int(20) + 1) / 100 and (int(80) + 1) / 100.
+    (
+        "latency-scorer",
+        "least",
+        {},
+        S(ttft=(0.2, 0.6, 1.2), tpot=(0.04, 0.02, 0.01), objectives=SLO),
+        [0.21, 0.81, 0.0],
+    ),
+    (
+        "latency-scorer",
+        "most",
+        {"headroomSelectionStrategy": "most"},
+        S(ttft=(0.2, 0.6, 1.2), tpot=(0.04, 0.02, 0.01), objectives=SLO),
+        [0.81, 0.21, 0.0],
+    ),
+    # All miss, p1 is idle: it alone is scored; without a range 0.5 gives (int(50) + 1) / 100.
+    ("latency-scorer", "idle", {}, S(ttft=(2, 3, 4), objectives=SLO, requests=(1, 0, 1)), [0, 0.51, 0]),
+    # p2 misses TPOT alone, the others TTFT: only p2 is scored.
+    (
+        "latency-scorer",
+        "misses TPOT alone",
+        {},
+        S(ttft=(2, 3, 0.5), tpot=(0.01, 0.01, 0.2), objectives=SLO, requests=(1, 1, 1)),
+        [0, 0, 0.51],
+    ),
+    # No objective: the headrooms are -1, -2, -3; TPOT has no range, so c = 0, 0.5, 1.
+    ("latency-scorer", "no objective", {}, S(ttft=(1, 2, 3), requests=(1, 1, 1)), [1.0, 0.51, 0.01]),
+    # p0 is unknown: 0. TTFT alone is judged: headrooms 0.5 and 0.1; c = 1 and 0.
+    (
+        "latency-scorer",
+        "unknown",
+        {},
+        S(ttft=(NAN, 0.5, 0.9), tpot=(NAN, 9, 9), objectives=Objectives(1.0, 0.0)),
+        [0.0, 0.01, 1.0],
+    ),
+    # Nothing predicted: (0.6 + (4-4)/4 + 1) / 3 = 0.533; (0.8 + 0.75 + 0) / 3 = 0.517; (0 + 0 + 0.5) / 3.
+    (
+        "latency-scorer",
+        "composite",
+        {},
+        S(waiting=(4, 1, NAN), kv_usage=(0.4, 0.2, NAN), blocks=10, matched=(10, 0, 5)),
+        [0.53, 0.52, 0.17],
     ),
 ]
 
@@ -424,6 +488,37 @@ KEPT += [
     ),
 ]
 
+KEPT += [
+    # TTFT headrooms 0.5, 0, -0.5: p2 misses. The draw 0.5 is above 0.01.
+    ("slo-headroom-tier-filter", "meets", {}, S(ttft=(0.5, 1, 1.5), objectives=SLO, draws=(0.5,)), [0, 1]),
+    ("slo-headroom-tier-filter", "explores", {}, S(ttft=(0.5, 1, 1.5), objectives=SLO, draws=(0.005,)), [2]),
+    ("slo-headroom-tier-filter", "unknown", {}, S(ttft=(0.5, NAN, 1.5), objectives=SLO, draws=(0.5,)), [0]),
+    ("slo-headroom-tier-filter", "all miss", {}, S(ttft=(2, 3, 4), objectives=SLO), [0, 1, 2]),
+    ("slo-headroom-tier-filter", "nothing predicted", {}, S(objectives=SLO), [0, 1, 2]),
+    # The sticky p0 takes 6 s, p1 0.5 s: more than 5 s behind. With 5.4 s it is not.
+    (
+        "prefix-cache-affinity-filter",
+        "predicted too far behind",
+        {"ttftSource": "latencyPredictor", "maxTTFTPenaltyMs": 5000},
+        S(blocks=10, matched=(10, 0, 0), ttft=(6, 0.5, 9)),
+        [0, 1, 2],
+    ),
+    (
+        "prefix-cache-affinity-filter",
+        "predicted near enough",
+        {"ttftSource": "latencyPredictor", "maxTTFTPenaltyMs": 5000},
+        S(blocks=10, matched=(10, 0, 0), ttft=(5.4, 0.5, 9)),
+        [0],
+    ),
+    (
+        "prefix-cache-affinity-filter",
+        "nothing predicted",
+        {"ttftSource": "latencyPredictor", "maxTTFTPenaltyMs": 5000},
+        S(blocks=10, matched=(10, 0, 0), tokens=(10**9, 0, 0)),
+        [0],
+    ),
+]
+
 ORDERS: list[tuple[str, str, dict[str, Any], Sequence[float], Sequence[float], list[int]]] = [
     # By score.
     ("max-score-picker", "by score", {}, (0.1, 0.9, 0.5), (0.5, 0.5, 0.5), [1, 2, 0]),
@@ -469,6 +564,38 @@ REFUSED: list[tuple[str, str, dict[str, Any], Situation, bool]] = [
     ),
     ("probabilistic-admitter", "above", {}, S(waiting=(1, 1, 1), priority=-1, draws=(0.1,)), False),
     ("probabilistic-admitter", "priority 0", {}, S(waiting=(9, 9, 9), draws=(0.0,)), False),
+]
+
+BUSY: Any = {"running": (3, 3, 3), "kv_usage": (0.5, 0.5, 0.5), "objectives": SLO}
+
+LATE_REFUSED: list[tuple[str, str, dict[str, Any], Situation, bool]] = [
+    # All take more than 1 s.
+    ("latency-slo-admitter", "all miss", {}, S(**BUSY, ttft=(2, 3, 4), priority=-1), True),
+    ("latency-slo-admitter", "priority 0", {}, S(**BUSY, ttft=(2, 3, 4)), False),
+    ("latency-slo-admitter", "one meets", {}, S(**BUSY, ttft=(2, 0.9, 4), priority=-1), False),
+    # p1 meets TTFT alone: 0.06 s a token is more than 0.05.
+    (
+        "latency-slo-admitter",
+        "one objective missed",
+        {},
+        S(**BUSY, ttft=(2, 0.9, 4), tpot=(0.06, 0.06, 0.06), priority=-1),
+        True,
+    ),
+    (
+        "latency-slo-admitter",
+        "an idle one",
+        {},
+        S(**{**BUSY, "running": (3, 0, 3)}, ttft=(2, 3, 4), priority=-1),
+        False,
+    ),
+    (
+        "latency-slo-admitter",
+        "an empty cache",
+        {},
+        S(**{**BUSY, "kv_usage": (0.5, 0.5, 0.019)}, ttft=(2, 3, 4), priority=-1),
+        False,
+    ),
+    ("latency-slo-admitter", "nothing predicted", {}, S(**BUSY, priority=-1), False),
 ]
 
 REVISIONS: Sequence[Mapping[str, str]] = (
@@ -576,10 +703,21 @@ def test_refused(kind: str, _: str, parameters: dict[str, Any], situation: Situa
     assert (plugin.refusal(request, candidates.rows, pool.table, NOW) is not None) is expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "_", "parameters", "situation", "expected"), LATE_REFUSED, ids=ids(LATE_REFUSED)
+)
+def test_refused_after_the_profile(
+    kind: str, _: str, parameters: dict[str, Any], situation: Situation, expected: bool
+) -> None:
+    plugin, pool = made(kind, situation, parameters)
+    request, candidates = asked(situation, pool)
+    assert (plugin.refusal(request, candidates, pool.table) is not None) is expected
+
+
 # What has no table: the plugin's part in a decision, or the settings that it carries.
 
 
-def routed(config: str, headers: Mapping[str, str]) -> Decision:
+def routed(config: str, headers: Mapping[str, str], link: Link | None = None) -> Decision:
     """Return the decision on a request to three servers; p1 has the shortest queue."""
     router = build_router(config_text=config, clock=lambda: NOW, rng=np.random.default_rng(1))
     assert not router.config_error, router.config_error
@@ -587,6 +725,9 @@ def routed(config: str, headers: Mapping[str, str]) -> Decision:
         Endpoint(f"p{n}", "default", f"10.0.0.{n}", 8000 + n, labels={"tier": "ab"[n // 2]}) for n in range(3)
     )
     router.table.waiting[router.table.ready_rows] = [5, 0, 9]
+    if link is not None:
+        router.pool.desk.connect(link)
+        router.pool.desk.state = State.TRAINED
     answer = router.decide(InferenceRequest(request_id="r", headers=headers), None, lambda _late: None)
     assert isinstance(answer, Decision)
     return answer
@@ -1029,6 +1170,64 @@ def ceilings(
     return check
 
 
+class Oracle:
+    """A prediction server that answers at once: a median of 0.1 s for each waiting request, twice that as the
+    bound, and a token every 20 or 40 ms."""
+
+    servers = 1
+
+    def __init__(self) -> None:
+        self.asked: list[PredictionRequest] = []
+
+    def send(
+        self, server: int, message: bytes, timeout_s: float, answered: Callable[[bytes | None], None]
+    ) -> None:
+        asked = decode_request(message)
+        self.asked.append(asked)
+        waiting = asked.matrix[:, COLUMN["waiting_requests"]]
+        first = np.stack([0.1 * waiting, 0.2 * waiting])
+        tokens = np.broadcast_to(np.array([[0.02], [0.04]]), first.shape)
+        both = np.stack([first, tokens])[: len(asked.targets)].astype(np.float32)
+        trusted = np.zeros(len(waiting), dtype=np.uint8)
+        answered(encode_answer(ServerAnswer(State.TRAINED, "v", asked.targets, trusted, both)))
+
+
+def predicted_latency_producer() -> None:
+    # Queues of 1, 2 and 5: 0.1, 0.2 and 0.5 s; bounds 0.2, 0.4 and 1. TTFT objective 0.45 s: headrooms 0.25,
+    # 0.05 and -0.55. TPOT 0.05 - 0.04 = 0.01 everywhere.
+    situation = S(waiting=(1, 2, 5), headers={"x-slo-ttft-ms": "450", "x-llm-d-slo-tpot-ms": "50"})
+    plugin, pool = made("predicted-latency-producer", situation, {"mode": "All", "streamingMode": True})
+    request, candidates = asked(situation, pool)
+    plugin.produce(request, candidates, pool.table)
+    assert candidates.prediction.reason == "no-server"
+    pool.desk.connect(Oracle())
+    pool.desk.state = State.TRAINED
+    candidates.prediction = None
+    assert plugin.produce(request, candidates, pool.table) is None
+    prediction = candidates.prediction
+    assert prediction.first.tolist() == pytest.approx([0.1, 0.2, 0.5])
+    assert prediction.first_headroom.tolist() == pytest.approx([0.25, 0.05, -0.55])
+    assert prediction.tpot_headroom.tolist() == pytest.approx([0.01, 0.01, 0.01])
+
+
+def prediction_profile_handler() -> None:
+    # The predicted profile has the queue scorer: p1. The heuristic one, without a server, picks by label: p2.
+    config = """
+plugins:
+- {type: prediction-profile-handler, parameters: {heuristicProfile: tier-b}}
+- {type: predicted-latency-producer, parameters: {mode: All, holdoutPercent: 0}}
+- {type: latency-scorer}
+- {type: queue-scorer}
+- {type: label-selector-filter, parameters: {matchLabels: {tier: b}}}
+schedulingProfiles:
+- {name: predicted, plugins: [{pluginRef: latency-scorer}]}
+- {name: tier-b, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}
+"""
+    assert routed(config, {}).endpoint == "10.0.0.2:8002"
+    # With one, the shortest predicted time wins: queue 0 of p1.
+    assert routed(config, {}, Oracle()).endpoint == "10.0.0.1:8001"
+
+
 OTHERS: dict[str, Callable[[], None]] = {
     "single-profile-handler": single_profile_handler,
     "header-profile-handler": header_profile_handler,
@@ -1047,6 +1246,8 @@ OTHERS: dict[str, Callable[[], None]] = {
     "mm-embeddings-cache-producer": mm_embeddings_cache("producer"),
     "mm-embeddings-cache-scorer": mm_embeddings_cache("scorer"),
     "endpoint-notification-source": endpoint_notification_source,
+    "predicted-latency-producer": predicted_latency_producer,
+    "prediction-profile-handler": prediction_profile_handler,
     "destination-endpoint-served-verifier": destination_endpoint_served_verifier,
     "request-attribute-reporter": request_attribute_reporter,
     "metrics-data-source": metrics_data_source,
@@ -1112,7 +1313,15 @@ def test_others(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", REGISTRY.types)
 def test_every_plugin_has_a_case(kind: str) -> None:
-    tables: list[Sequence[tuple[Any, ...]]] = [SCORES, KEPT, ORDERS, SATURATIONS, REFUSED, SCREENED]
+    tables: list[Sequence[tuple[Any, ...]]] = [
+        SCORES,
+        KEPT,
+        ORDERS,
+        SATURATIONS,
+        REFUSED,
+        LATE_REFUSED,
+        SCREENED,
+    ]
     assert kind in OTHERS or any(case[0] == kind for table in tables for case in table), (
         f"add a case of {kind!r} to {__file__}, worked out by hand"
     )

@@ -19,12 +19,15 @@ from endpoint_picker.datalayer.table import Endpoint, EndpointTable
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.flowcontrol.policies import FairnessPolicy, UsageLimitPolicy
 from endpoint_picker.flowcontrol.queued import Flow, Queued
+from endpoint_picker.latency.objectives import Objectives
+from endpoint_picker.latency.prediction import Prediction
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest, Tokens
 from endpoint_picker.scheduling.candidates import Candidates
 from endpoint_picker.scheduling.decider import Decider
 from endpoint_picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from endpoint_picker.scheduling.handlers.header_writers import PrefillHeaderHandler
+from endpoint_picker.scheduling.handlers.prediction_profile import PredictionProfileHandler
 from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import (
     Admitter,
@@ -42,6 +45,7 @@ from endpoint_picker.scheduling.plugin import (
 from endpoint_picker.scheduling.producers.inflight_load import InflightLoadProducer
 from endpoint_picker.scheduling.producers.mm_embeddings_cache import MmEmbeddingsCacheProducer
 from endpoint_picker.scheduling.producers.precise_prefix_cache import PrecisePrefixCacheProducer
+from endpoint_picker.scheduling.producers.predicted_latency import PredictedLatencyProducer
 from endpoint_picker.scheduling.producers.token import TokenProducer
 from endpoint_picker.scheduling.profile import Profile
 from endpoint_picker.scheduling.profile_handler import ProfileHandler
@@ -49,6 +53,10 @@ from endpoint_picker.scheduling.reporters.request_attribute import RequestAttrib
 from endpoint_picker.scheduling.scorers.session_affinity import SessionAffinityScorer
 from endpoint_picker.scheduling.topology import TopologyExtractor, TopologyParams
 from ext_proc.body.usage import Usage
+from latency_contract.prediction_wire import Prediction as ServerAnswer
+from latency_contract.prediction_wire import decode_request, encode_answer
+from latency_contract.schema import COLUMN
+from latency_contract.states import State
 
 REGISTRY = Registry.installed()
 LABELS = [
@@ -255,6 +263,14 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "matchLabels": ({}, None, {"zone": "b"}),
         "matchExpressions": ({}, None, [{"key": "range", "operator": "Exists"}]),
     },
+    "latency-scorer": {
+        "ttftWeight": ({}, None, 0.1),
+        "tpotWeight": ({}, None, 5),
+        "headroomSelectionStrategy": ({}, None, "most"),
+        "compositeKVWeight": ({"compositeQueueWeight": 1}, None, 5),
+        "compositeQueueWeight": ({"compositeKVWeight": 1}, None, 5),
+        "compositePrefixWeight": ({"compositeKVWeight": 1}, None, 5),
+    },
     "load-aware-scorer": {"threshold": ({}, None, 4)},
     "lora-affinity-scorer": {"rememberIdle": ({}, None, 0)},
     "max-score-picker": {"maxNumOfEndpoints": ({}, None, 1)},
@@ -265,6 +281,21 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "kvCacheUtilThreshold": ({"queueDepthThreshold": 1000, "k": 1.0}, None, 0.1),
         "power": ({"k": 0.5, "queueDepthThreshold": 50}, None, 1.0),
         "k": ({"queueDepthThreshold": 1000, "power": 1.0}, None, 0.1),
+    },
+    "predicted-latency-producer": {
+        "mode": ({}, None, "All"),
+        "streamingMode": ({}, None, True),
+        "predictInProduce": ({}, None, False),
+        "budgetMs": ({}, None, 50),
+        "quantile": ({}, None, 0.8),
+        "holdoutPercent": ({}, None, 20),
+        "sloBufferFactor": ({"streamingMode": True}, None, 0.5),
+        "endpointRoleLabel": ({}, None, "rack"),
+        "endpointClassLabel": ({}, None, "zone"),
+    },
+    "prediction-profile-handler": {
+        "predictedProfile": ({"heuristicProfile": "a"}, "b", "x"),
+        "heuristicProfile": ({"predictedProfile": "a"}, "b", "x"),
     },
     "priority-holdback-policy": {
         "domain": ({"minCeiling": 0.5}, None, "value"),
@@ -284,6 +315,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
     },
     "prefix-cache-affinity-filter": {
         "affinityThreshold": ({}, None, 0.1),
+        "ttftSource": ({"maxTTFTPenaltyMs": 300}, None, "latencyPredictor"),
         "explorationProbability": ({"maxTTFTPenaltyMs": 0}, None, 1.0),
         "maxTTFTPenaltyMs": ({}, 0, 10),
         "peakPrefillThroughput": ({}, None, 1.0),
@@ -329,6 +361,7 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
         "zoneLabel": ({}, None, "zone"),
         "regionLabel": ({}, None, "zone"),
     },
+    "slo-headroom-tier-filter": {"epsilonExploreNeg": ({}, None, 1.0)},
     "token-load-scorer": {"queueThresholdTokens": ({}, None, 1000)},
     "utilization-detector": {
         "queueDepthThreshold": ({}, None, 1),
@@ -348,7 +381,6 @@ CHANGES: dict[str, dict[str, tuple[dict[str, Any], Any, Any]]] = {
 }
 #: Parameters of which there is one value only: the name is read so that configurations of others load.
 ONE_VALUE = {
-    ("prefix-cache-affinity-filter", "ttftSource"),
     ("priority-holdback-policy", "shape"),
     ("program-aware-fairness", "strategy"),
     ("program-aware-fairness", "evictionSweepSeconds"),
@@ -481,6 +513,39 @@ def observed_events(plugin: PrecisePrefixCacheProducer, pool: Pool, candidates: 
     return seen
 
 
+class Recording:
+    """A prediction server that answers a second, and 20 ms a token, whatever it is asked."""
+
+    servers = 1
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def send(self, server: int, message: bytes, timeout_s: float, answered: Any) -> None:
+        asked = decode_request(message)
+        self.seen += [timeout_s, asked.targets, asked.quantiles]
+        self.seen += [asked.matrix[:, COLUMN[name]].tolist() for name in ("role", "endpoint_class")]
+        times = np.array([1.0, 0.02], dtype=np.float32)[: len(asked.targets), None, None]
+        seconds = np.broadcast_to(times, (len(asked.targets), 2, len(asked.matrix)))
+        trusted = np.zeros(len(asked.matrix), dtype=np.uint8)
+        answered(encode_answer(ServerAnswer(State.TRAINED, "v", asked.targets, trusted, seconds)))
+
+
+def observed_prediction(plugin: PredictedLatencyProducer, pool: Pool) -> list[Any]:
+    """Return what is asked about requests that opt in and that do not, and what they get."""
+    link = Recording()
+    pool.desk.connect(link)
+    pool.desk.state = State.TRAINED
+    for number in range(40):
+        headers = {"x-slo-tpot-ms": "50", **({"x-prediction-based-scheduling": "true"} if number % 2 else {})}
+        candidates = Candidates(pool.table.ready_rows)
+        request = InferenceRequest(request_id=f"r{number}", model="m", prompt=b"p" * 800, headers=headers)
+        assert plugin.produce(request, candidates, pool.table) is None
+        assert candidates.prediction is not None
+        link.seen += [candidates.prediction.reason, candidates.prediction.tpot_headroom.tolist()]
+    return link.seen
+
+
 def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
     """Return what the plugin does in one situation, by everything that it is."""
     plugin = kind(kind.params_type.model_validate(parameters))
@@ -493,6 +558,9 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         return [plugin.ceilings([10, 9, 0, -10], 0.7)]
     if isinstance(plugin, FairnessPolicy):
         return observed_turns(plugin)
+    if not any(key.startswith("composite") for key in parameters):
+        ttft, tpot = np.array([0.9, 0.3, 0.5, 2.0]), np.array([0.01, 0.04, 0.02, 0.03])
+        candidates.prediction = Prediction(rows, ttft, ttft, tpot, tpot, Objectives(1.0, 0.05))
     if isinstance(plugin, TopologyExtractor):
         return [plugin.place_of(each) for each in table.endpoints if each is not None]
     if isinstance(plugin, InflightLoadProducer):
@@ -504,6 +572,8 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         assert not plugin.fault_among(AROUND, [])
     if isinstance(plugin, SessionAffinityFilter | SessionAffinityScorer):
         return observed_session(plugin, candidates, table)
+    if isinstance(plugin, PredictedLatencyProducer):
+        return observed_prediction(plugin, pool)
     seen: list[Any] = []
     if isinstance(plugin, PrefillHeaderHandler):
         return [plugin.fault_among({"handler": ChoosesPeer(None)}, ["decode", "prefill", "encode"])]
@@ -513,6 +583,8 @@ def observed(kind: type[Plugin], parameters: dict[str, Any]) -> list[Any]:
         return [plugin.wants(REQUEST, candidates)]
     if isinstance(plugin, ProfileHandler) and plugin.chooses_peer:
         return observed_stages(plugin, candidates, table)
+    if isinstance(plugin, PredictionProfileHandler):
+        return [plugin.fault_of(each) for each in (("a", "b"), ("a", "x"))]
     if isinstance(plugin, ProfileHandler):
         profiles = [
             Profile(name=name, filters=(), producers=(), scorers=(), pick=lambda *_, at=at: rows[at:])

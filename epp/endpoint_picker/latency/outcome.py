@@ -1,0 +1,197 @@
+"""What became of a picked request: its sample, its errors, and its part in the proof. Pure."""
+
+import math
+from typing import Final
+
+from endpoint_picker.decision import Reservation
+from endpoint_picker.latency.desk import Desk
+from endpoint_picker.latency.objectives import Marks
+from endpoint_picker.latency.prediction import Prediction
+from endpoint_picker.latency.reasons import Reason
+from endpoint_picker.latency.samples import Sample, Values
+from endpoint_picker.latency.ticket import Ticket
+from endpoint_picker.record import Record
+from endpoint_picker.request import InferenceRequest
+from ext_proc.processor import Ending
+from latency_contract.regimes import regime_of
+from latency_contract.schema import COLUMN, TARGETS, Role, Target
+from latency_contract.states import Ended, Policy
+
+_NOTHING: Final[Values] = (math.nan,) * len(TARGETS)
+_ROLE: Final = COLUMN["role"]
+_AHEAD: Final = COLUMN["ahead_requests"]
+_UNCACHED: Final = COLUMN["uncached_tokens"]
+_INPUT: Final = COLUMN["input_tokens"]
+_OUTPUT: Final = COLUMN["expected_output_tokens"]
+#: Tokens of the answer that count as being decoded where nothing is known of its length.
+_SOME_OUTPUT: Final = 256.0
+
+
+class Open:
+    """A picked request that has not ended: one for each reservation."""
+
+    __slots__ = (
+        "arm",
+        "at",
+        "context",
+        "generation",
+        "marks",
+        "model",
+        "policy",
+        "row",
+        "sent_at",
+        "ticket",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        at: int,
+        reservation: Reservation,
+        request: InferenceRequest,
+        marks: Marks,
+        now: float,
+    ) -> None:
+        self.ticket = ticket
+        """Has the features and, once it is answered, the prediction of the endpoint that was picked."""
+        self.at = at
+        """Position of the endpoint in the ticket."""
+        self.row, self.generation = reservation.row, reservation.generation
+        self.tokens = float(reservation.tokens)
+        """Uncached prompt tokens; 0 after the first byte."""
+        self.context = 0.0
+        """Tokens being decoded; 0 before the first byte."""
+        self.model = request.model
+        self.marks = marks
+        self.sent_at = now
+        self.policy = Policy.HEURISTIC
+        self.arm: bool | None = None
+        """Whether it counts for prediction or for the heuristic in the proof; None: for neither."""
+
+    def arm_of(self, prediction: Prediction) -> None:
+        """Take from the decision's prediction how the request was picked."""
+        self.policy = prediction.policy
+        asked = prediction.ticket
+        if asked is not None:
+            # Also when the answer was late: waiting for it in vain is part of what prediction costs.
+            self.arm = True
+        elif prediction.reason in (Reason.HOLDOUT, Reason.NO_GAIN):
+            self.arm = False
+
+    def first_byte(self, desk: Desk) -> None:
+        """Note that the prompt is computed."""
+        if self.context:
+            return
+        features = self.ticket.matrix[self.at]
+        output = float(features[_OUTPUT])
+        self.context = float(features[_INPUT]) + (output if output > 0.0 else _SOME_OUTPUT)
+        desk.board.computed(self.row, self.tokens, self.context)
+        self.tokens = 0.0
+
+
+def conclude(
+    desk: Desk, opened: Open, record: Record, *, is_primary: bool, is_shared: bool, elsewhere: bool
+) -> None:
+    """Note the end of a request: `is_shared` with prefill and decode on two endpoints."""
+    desk.board.ended(opened.row, opened.tokens, opened.context)
+    if elsewhere:
+        return  # the features are another endpoint's
+    ended = _ended(record)
+    times = _times(record) if ended is Ended.SERVED else _NOTHING
+    served = times
+    tokens = record.output_tokens
+    if ended is Ended.SERVED and is_primary:
+        if tokens:
+            desk.board.produced(opened.model, opened.marks.tenant, tokens)
+        if times[Target.TPOT] > 0.0:
+            desk.board.answered(opened.row, times[Target.TPOT])
+    ticket, at = opened.ticket, opened.at
+    if not desk.settings.streaming:
+        times = (math.nan, math.nan, times[Target.E2E])
+    elif is_shared:
+        prefill = ticket.matrix[at, _ROLE] == Role.PREFILL
+        times = (times[0], math.nan, math.nan) if prefill else (math.nan, times[1], math.nan)
+    predicted = _predicted(desk, ticket, at)
+    desk.samples.add(
+        Sample(
+            opened.sent_at + desk.wall_offset_s,
+            opened.policy,
+            ended,
+            ticket.version,
+            times,
+            predicted,
+            ticket.matrix[at],
+        )
+    )
+    if is_primary:
+        if ended is Ended.SERVED:
+            desk.figures.streams += record.streaming
+            desk.figures.others += not record.streaming
+        desk.figures.ended(
+            opened.model,
+            opened.marks.objectives,
+            served,
+            predicted[0],
+            ticket.took_s,
+            streaming=desk.settings.streaming,
+        )
+        _prove(desk, opened, record, ended, served)
+    if ended is not Ended.SERVED or not ticket.version:
+        return
+    features = ticket.matrix[at]
+    regime = regime_of(features[_AHEAD], features[_UNCACHED])
+    for target in TARGETS:
+        desk.accuracy.judge(target, regime, times[target], predicted[0][target], predicted[1][target])
+
+
+def _ended(record: Record) -> Ended:
+    if (
+        record.failed_in_body
+        or record.response_status >= 400
+        or (record.ending is Ending.COMPLETED and not record.first_byte_at)
+    ):
+        return Ended.FAILED
+    if record.ending is Ending.DISCONNECTED:
+        return Ended.ABORTED
+    return Ended.SERVED if record.ending is Ending.COMPLETED else Ended.FAILED
+
+
+def _times(record: Record) -> Values:
+    """Return the true times of a request that was served; TTFT and TPOT only of a stream."""
+    ttft = tpot = math.nan
+    end = record.last_token_at or record.ended_at
+    if record.streaming:
+        ttft = record.first_byte_at - record.decided_at
+        tokens = record.output_tokens
+        if tokens > 1 and record.last_token_at:
+            tpot = (record.last_token_at - record.first_token_at) / (tokens - 1)
+    return ttft, tpot, end - record.decided_at
+
+
+def _predicted(desk: Desk, ticket: Ticket, at: int) -> tuple[Values, Values]:
+    if not ticket.seconds.size:
+        return _NOTHING, _NOTHING
+    medians, bounds = ticket.seconds[:, 0, at].tolist(), ticket.seconds[:, -1, at].tolist()
+    if desk.settings.streaming and len(medians) == len(TARGETS) - 1:
+        return (*medians, math.nan), (*bounds, math.nan)
+    return (math.nan, math.nan, medians[-1]), (math.nan, math.nan, bounds[-1])
+
+
+def _prove(desk: Desk, opened: Open, record: Record, ended: Ended, times: Values) -> None:
+    """Count the request for its arm; the client's time counts, from its arrival on."""
+    if opened.arm is None or ended in (Ended.ABORTED, Ended.REFUSED):
+        return
+    objectives = opened.marks.objectives
+    waited = record.decided_at - record.started_at
+    first = times[Target.TTFT if desk.settings.streaming else Target.E2E] + waited
+    met: bool | None = None
+    if objectives.any:
+        met = ended is Ended.SERVED
+        if objectives.ttft_s:
+            met = met and first <= objectives.ttft_s
+        if objectives.tpot_s and desk.settings.streaming and not math.isnan(times[Target.TPOT]):
+            met = met and times[Target.TPOT] <= objectives.tpot_s
+    elif ended is not Ended.SERVED or not math.isfinite(first):
+        return
+    desk.proof.served(desk.clock(), predicted=opened.arm, latency_s=first, met=met)

@@ -1,0 +1,1 @@
+"""The prediction server: follows bundles, evaluates their trees, answers pickers."""

@@ -1,0 +1,12 @@
+"""Entry point of `headroom-predictor`: where a dependency is missing, it names the extra to install."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command; exit with status 1 and a sentence when it was installed without its extra."""
+    try:
+        from latency_predictor.serving.main import main as run
+    except ModuleNotFoundError as missing:
+        sys.exit(f"headroom-predictor needs {missing.name}: pip install 'headroom-operator[predictor]'")
+    run()
