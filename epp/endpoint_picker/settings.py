@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         access_log=args.access_log,
         emit_endpoint_scores=args.emit_endpoint_scores,
         predictors=tuple(args.predictor),
-        trainer=args.trainer,
+        trainer=args.trainer or "",
         tracing_endpoint=args.tracing_endpoint or "",
         tracing_sampling_percent=args.tracing_sampling_percent,
         tracing_service_name=environment.get("OTEL_SERVICE_NAME") or "headroom-epp",
@@ -196,7 +196,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="prediction server, HOST:PORT or unix:PATH; may be repeated",
     )
-    add("--trainer", type=_target, default="", metavar="ADDRESS", help="trainer that learns from requests")
+    add("--trainer", type=_target, metavar="ADDRESS", help="trainer that learns from requests")
     add("--tracing-endpoint", type=_url, help="URL of an OTLP/HTTP collector; default: no traces")
     add(
         "--tracing-sampling-percent",
