@@ -23,7 +23,7 @@ from endpoint_picker.datalayer.kv_events import (
     Removed,
     Stored,
 )
-from endpoint_picker.datalayer.kv_index import Blocks, KvIndex, Place, Slot, salted
+from endpoint_picker.datalayer.kv_index import Blocks, KvIndex, Place, Slot, beyond_one, salted
 
 #: Groups of layers whose blocks reach back to the beginning of the prompt. A block of another group (a
 #: sliding window, a state-space layer) does not mean that the blocks before it are there.
@@ -54,7 +54,7 @@ class KvCounts:
 class SourceBlocks:
     """What one source holds."""
 
-    __slots__ = ("_again", "_blocks", "_counts", "_groups", "_index", "_most", "slot")
+    __slots__ = ("_again", "_beyond", "_blocks", "_counts", "_groups", "_index", "_most", "slot")
 
     def __init__(self, index: KvIndex, slot: Slot, counts: KvCounts, most: int) -> None:
         self._index = index
@@ -64,6 +64,8 @@ class SourceBlocks:
         """By tier."""
         self._again: dict[str, dict[int, int]] = {}
         """Tier to engine hash to how often it was stored beyond once."""
+        self._beyond = 0
+        """Sum of `beyond_one` of all blocks."""
         self._groups: dict[int, str] = {}
         """Groups of layers whose blocks are not indexed, each with its kind."""
         self.slot = slot
@@ -92,6 +94,8 @@ class SourceBlocks:
         self._forget()
 
     def _forget(self) -> None:
+        self._index.entries -= self._beyond
+        self._beyond = 0
         self._blocks = {}
         self._again = {}
         self._groups = {}
@@ -129,7 +133,7 @@ class SourceBlocks:
                 self._skip(event, "parent")
                 return
         index.adopt_block_size(event.block_size)
-        room = min(self._most - len(blocks), index.max_entries - index.entries)
+        room = min(self._most - self._beyond - len(blocks), index.max_entries - index.entries)
         hashes: Sequence[int] = event.hashes
         if count > room:
             # What is known stays: the first blocks of a chain are worth more than the rest of it.
@@ -139,7 +143,7 @@ class SourceBlocks:
         if event.block_size == index.block_tokens and isinstance(place, int):
             self._add_equal(event, hashes, place, blocks, holders)
         else:
-            self._add_unequal(event, hashes, place, blocks, holders)
+            self._add_unequal(event, hashes, place, blocks, holders, room)
         index.entries += len(blocks) - before
         index.admitted += len(blocks) - before
 
@@ -169,12 +173,16 @@ class SourceBlocks:
         place: int | Place,
         blocks: Blocks,
         holders: dict[int, int],
+        room: int,
     ) -> None:
-        """Add blocks of another size than the index's."""
+        """Add blocks of another size than the index's, as long as there is room."""
         key, tail = (place, b"") if isinstance(place, int) else (place.end, place.tail)
         bit, size, tokens = self.slot.bit, event.block_size * TOKEN_BYTES, event.tokens
         whole = self._index.block_tokens * TOKEN_BYTES
         for at, name in enumerate(hashes):
+            if room <= 0:
+                self._skip(event, "capacity")
+                return
             tail += tokens[at * size : (at + 1) * size]
             extra = b"" if event.extra is None else event.extra[at]
             carried: list[int] = []
@@ -190,7 +198,8 @@ class SourceBlocks:
                 self._note_again(event.medium, name)
                 continue
             alone = len(carried) == 1 and not tail
-            blocks[name] = key if alone else Place(key, tail, tuple(carried))
+            made = blocks[name] = key if alone else Place(key, tail, tuple(carried))
+            room -= 1 + self._count_beyond(made)
             for each in carried:
                 holders[each] = holders.get(each, 0) | bit
 
@@ -209,8 +218,15 @@ class SourceBlocks:
                 blocks[name] = place
                 index.entries += 1
                 index.admitted += 1
+                self._count_beyond(place)
                 for key in (place,) if isinstance(place, int) else place.carried:
                     holders[key] = holders.get(key, 0) | self.slot.bit
+
+    def _count_beyond(self, place: int | Place) -> int:
+        more = beyond_one(place)
+        self._beyond += more
+        self._index.entries += more
+        return more
 
     def _place(self, name: int) -> int | Place | None:
         """Return where a block ends in the chain of keys, whatever tier holds it."""
@@ -253,6 +269,10 @@ class SourceBlocks:
             place = blocks.pop(name, None)
             if place is None:
                 continue
+            if not isinstance(place, int):
+                more = beyond_one(place)
+                self._beyond -= more
+                index.entries -= more
             for key in (place,) if isinstance(place, int) else place.carried:
                 held = holders.get(key, 0)
                 if held == bit:

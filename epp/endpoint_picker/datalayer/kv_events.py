@@ -14,8 +14,16 @@ import msgspec
 #: Bits of a hash that are kept: such integers take 32 bytes in memory, those of 64 bits take 36, of which
 #: CPython's allocator makes 48.
 HASH_MASK: Final = (1 << 60) - 1
-#: Longest payload that is read, in bytes: a step of 64,000 new tokens takes a tenth.
-MAX_PAYLOAD: Final = 4 << 20
+#: Longest payload that is read, in bytes: a step of 64,000 new tokens takes less than a half.
+MAX_PAYLOAD: Final = 1 << 20
+#: Most events of a payload: each costs up to a microsecond before anything is done with it.
+MAX_EVENTS: Final = 16_384
+#: Most blocks that the events of a payload name: so many has a step of 64,000 tokens in blocks of one token.
+MAX_HASHES: Final = 65_536
+#: Longest block, in tokens: those of hybrid models have some thousand.
+MAX_BLOCK_TOKENS: Final = 4096
+#: Most keys beside its tokens that a block's hash depends on.
+MAX_EXTRA_KEYS: Final = 64
 #: Bytes of a token id in `Stored.tokens`.
 TOKEN_BYTES: Final = 4
 #: Longest name of an adapter, a medium or a kind of cache, in characters.
@@ -96,6 +104,8 @@ def decode(payload: bytes) -> Batch:
     """Return the events of a payload. Raises BadBatchError when it is none."""
     if len(payload) > MAX_PAYLOAD:
         raise BadBatchError("the message is too long")
+    if len(payload) > MAX_EVENTS:
+        _check_count(payload)
     try:
         parts = _decode(payload)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -105,7 +115,7 @@ def decode(payload: bytes) -> Batch:
     rank = parts[2] if len(parts) > 2 and type(parts[2]) is int and parts[2] >= 0 else 0
     time = parts[0] if isinstance(parts[0], (int, float)) else 0.0
     events: list[Event] = []
-    unknown = malformed = 0
+    unknown = malformed = hashes = 0
     for raw in parts[1]:
         try:
             event = _event(raw)
@@ -114,9 +124,26 @@ def decode(payload: bytes) -> Batch:
             continue
         if event is None:
             unknown += 1
-        else:
-            events.append(event)
+            continue
+        if not isinstance(event, Cleared):
+            hashes += len(event.hashes)
+            if hashes > MAX_HASHES:
+                malformed += 1
+                continue
+        events.append(event)
     return Batch(float(time), events, rank, unknown, malformed)
+
+
+def _check_count(payload: bytes) -> None:
+    """Raise BadBatchError when there are too many events; the objects of a million take 300 MB."""
+    try:
+        start = bytes(memoryview(_head(payload).events)[:5])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadBatchError("the message is not [time, events, rank]") from error
+    # msgpack: 0xdc is an array of up to 65,535 items, 0xdd one of up to 2^32 - 1.
+    size = {0xDC: 3, 0xDD: 5}.get(start[0], 0)
+    if size and int.from_bytes(start[1:size], "big") > MAX_EVENTS:
+        raise BadBatchError("the message has too many events")
 
 
 def _event(raw: Any) -> Event | None:
@@ -157,7 +184,7 @@ def _stored(
     kind: Any = None,
 ) -> Stored:
     names = _hashes(hashes)
-    if type(block_size) is not int or block_size <= 0:
+    if type(block_size) is not int or not 0 < block_size <= MAX_BLOCK_TOKENS:
         raise BadEventError
     if tokens is None:
         tokens = []
@@ -229,7 +256,7 @@ def _extras(values: Any, blocks: int, adapter: str) -> Sequence[bytes] | None:
 
 def _extra(value: Any, adapter: str) -> bytes:
     """Return what a block's hash depends on beside its tokens; the adapter is known from its own field."""
-    if not isinstance(value, list):
+    if not isinstance(value, list) or len(value) > MAX_EXTRA_KEYS:
         raise BadEventError
     keys = []
     for each in value:
@@ -260,7 +287,7 @@ def time_of(payload: bytes) -> float:
 class _Head(msgspec.Struct, array_like=True):
     time: msgspec.Raw
     events: msgspec.Raw
-    rank: int | None = None
+    rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 _head: Final = msgspec.msgpack.Decoder(_Head).decode
@@ -269,6 +296,7 @@ _head: Final = msgspec.msgpack.Decoder(_Head).decode
 def rank_of(payload: bytes) -> int:
     """Return the rank of a payload, without reading its events; 0 when it names none."""
     try:
-        return max(0, _head(payload).rank or 0)
-    except (msgspec.DecodeError, RecursionError):
+        rank = _decode(_head(payload).rank)
+    except (msgspec.DecodeError, RecursionError, ValueError):
         return 0
+    return rank if type(rank) is int and rank >= 0 else 0

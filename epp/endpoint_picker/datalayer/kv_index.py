@@ -43,6 +43,12 @@ MAX_ADAPTERS: Final = 10_000
 MAX_BLOCKS: Final = 8192
 #: Seconds without an event after a prompt was computed whose blocks should have been announced.
 SILENT_AFTER_S: Final = 5.0
+#: Cleared sources that wait for `sweep`; beyond that each further one has a portion removed at once.
+MAX_SWEPT: Final = 256
+#: Blocks of that portion.
+SWEPT_AT_ONCE: Final = 2000
+#: Bytes of a block's tail that count as one more block.
+TAIL_BYTES: Final = 128
 
 _NO_EXTRA: Final[Mapping[int, bytes]] = {}
 _NO_WEIGHTS: Final[Mapping[str, float]] = {}
@@ -59,6 +65,13 @@ class Place(NamedTuple):
     """Its tokens after that block."""
     carried: tuple[int, ...]
     """Keys of the blocks of the index that end within it."""
+
+
+def beyond_one(place: int | Place) -> int:
+    """Return how many further blocks' memory a block takes."""
+    if isinstance(place, int):
+        return 0
+    return max(0, len(place.carried) - 1) + len(place.tail) // TAIL_BYTES
 
 
 Blocks = dict[int, int | Place]
@@ -85,6 +98,7 @@ class KvIndex:
         "_free",
         "_known",
         "_live",
+        "_numbers_made",
         "_row_of",
         "_rows",
         "_seed",
@@ -127,7 +141,8 @@ class KvIndex:
         """Names of adapters in events."""
         self.max_entries = MAX_ENTRIES
         self.entries = 0
-        """Blocks that sources hold, those of sources that are being swept included."""
+        """Blocks that sources hold, those of sources that are being swept included. One of several blocks'
+        memory (`beyond_one`) counts as so many."""
         self._slots: dict[int, Slot] = {}
         self._row_of: Rows = np.zeros(0, dtype=np.intp)
         """Row of each slot in use, by its number."""
@@ -136,6 +151,7 @@ class KvIndex:
         self._live = 0
         """Bit set of the slots in use."""
         self._free: list[int] = []
+        self._numbers_made = 0
         self._swept: deque[tuple[dict[int, int], Iterator[int], int, int]] = deque()
         """(tier, keys left, number of the slot, blocks) of cleared sources."""
         self._known: set[int] = set()
@@ -257,6 +273,9 @@ class KvIndex:
     def clear_source(self, slot: Slot, blocks: Iterable[tuple[str, Blocks]]) -> None:
         """Drop a source's blocks at once: it goes on under another bit, and `sweep` removes the old ones."""
         self._retire(slot, blocks)
+        if len(self._swept) > MAX_SWEPT:
+            # Without this a source could take ever more bits, and all bit sets grow, before a turn's end.
+            self.sweep(SWEPT_AT_ONCE)
         slot.number = self._number()
         slot.bit = 1 << slot.number
         self._use(slot)
@@ -277,10 +296,10 @@ class KvIndex:
             self._known.discard(row)
 
     def _number(self) -> int:
-        return self._free.pop() if self._free else len(self._slots) + len(self._swept_numbers())
-
-    def _swept_numbers(self) -> set[int]:
-        return {number for _tier, _keys, number, _blocks in self._swept}
+        if self._free:
+            return self._free.pop()
+        self._numbers_made += 1
+        return self._numbers_made - 1
 
     def _retire(self, slot: Slot, blocks: Iterable[tuple[str, Blocks]]) -> None:
         self._live &= ~slot.bit
@@ -317,7 +336,7 @@ class KvIndex:
                 self._swept.popleft()
                 self.entries -= blocks
                 self.evicted += blocks
-                if number not in self._swept_numbers():
+                if not self._swept or self._swept[0][2] != number:  # a source's tiers follow each other
                     self._free.append(number)
         return bool(self._swept)
 

@@ -21,9 +21,11 @@ from endpoint_picker.datalayer.kv_stream import REPLAY_IDLE_S, REPLAY_TOTAL_S
 
 #: Messages that ZMQ keeps for a socket while the loop is busy; a publisher then keeps or drops its own.
 RECEIVED: Final = 256
-#: Messages, or bytes of them, read in one turn of the loop: about a millisecond.
-SLICE: Final = 16
+#: Frames, of which a message has three, or bytes of them, read in one turn of the loop: about a millisecond.
+SLICE_FRAMES: Final = 48
 SLICE_BYTES: Final = 128 << 10
+#: Frames that are kept of a message, one more than those that are wanted have.
+FRAMES: Final = 4
 #: Blocks of cleared sources that are removed in one turn.
 SWEEP: Final = 2000
 #: Milliseconds before a lost connection is made again; the pause doubles up to the second.
@@ -41,7 +43,7 @@ _log = logging.getLogger(__name__)
 class _Reader:
     """Calls `take(frames)` for every message of a socket, a slice in each turn of the loop."""
 
-    __slots__ = ("_again", "_fd", "_is_closed", "_loop", "_take", "socket")
+    __slots__ = ("_again", "_fd", "_frames", "_is_closed", "_loop", "_take", "socket")
 
     def __init__(
         self,
@@ -54,6 +56,8 @@ class _Reader:
         self._take = take
         self._fd = int(socket.get(zmq.FD))
         self._is_closed = False
+        self._frames: list[bytes] = []
+        """The first frames of a message whose last one was not read yet."""
         self._again: asyncio.Handle | None = None
         loop.add_reader(self._fd, self.read)
         self._again = loop.call_soon(self.read)
@@ -66,18 +70,22 @@ class _Reader:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        size = 0
-        for _ in range(SLICE):
+        size = parts = 0
+        while parts < SLICE_FRAMES and size < SLICE_BYTES:
             if self._is_closed:
                 return
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                frame = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            size += sum(map(len, frames))
-            self._take(frames)
-            if size >= SLICE_BYTES:
-                break
+            size += len(frame)
+            parts += 1
+            frames = self._frames
+            if len(frames) < FRAMES:
+                frames.append(frame)
+            if not self.socket.get(zmq.RCVMORE):
+                self._frames = []
+                self._take(frames)
         if not self._is_closed:
             self._again = self._loop.call_soon(self.read)
 

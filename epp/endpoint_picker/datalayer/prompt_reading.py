@@ -17,6 +17,9 @@ from endpoint_picker.request import InferenceRequest, Media, Tokens
 
 #: Bytes of a completions prompt in a piece of `Prompt.pieces`.
 PIECE_BYTES: Final = 1024
+#: Longest body that is read, in bytes, and most messages of a chat: the event loop waits for them.
+MAX_BODY: Final = 2 << 20
+MAX_MESSAGES: Final = 4096
 #: Types of a message's parts that are no text.
 MEDIA_TYPES: Final = ("image_url", "video_url", "audio_url", "input_audio", "input_image")
 #: Most tokens that are taken from an answer.
@@ -101,15 +104,23 @@ class Prompt:
 
 
 def prompt_of(request: InferenceRequest) -> Prompt | Tokens | None:
-    """Return the request's prompt; its tokens when it consists of them; None when no call can tell them."""
+    """Return the request's prompt; its tokens when it consists of them; None when no call can tell them.
+
+    Tokens without ids, and with a reason, stand for a prompt that is too long to be read.
+    """
     path = request.headers.get(":path", "").partition("?")[0]
     is_chat = path.endswith(_CHAT)
     if not (is_chat or path.endswith(_COMPLETION)):
         return None
+    if request.body_bytes > MAX_BODY:
+        return Tokens(b"", "too-long")
     try:
         body = _read_body(request.body)
         if is_chat:
-            pieces = [bytes(each) for each in _read_list(body.messages)]
+            messages = _read_list(body.messages)
+            if len(messages) > MAX_MESSAGES:
+                return Tokens(b"", "too-long")
+            pieces = [bytes(each) for each in messages]
             has_media = any(f'"{each}"'.encode() in request.body for each in MEDIA_TYPES)
             return Prompt(body, request.model, pieces, None, has_media=has_media)
         return _completion(body, request.model)
@@ -162,15 +173,24 @@ _read_answers: Final = msgspec.json.Decoder(list[_Answer]).decode
 
 
 def answered_tokens(answer: bytes) -> Tokens | None:
-    """Return the tokens in an answer of /tokenize or of a render call; None when there are none in it."""
+    """Return the tokens in an answer of /tokenize or of a render call; None when it has none, or too many.
+
+    Raises ValueError when it is no such answer.
+    """
     try:
         found = _read_answers(answer)[0] if answer.lstrip()[:1] == b"[" else _read_answer(answer)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, IndexError):
-        return None
-    ids = found.tokens or found.token_ids or found.prompt_token_ids
+    except (msgspec.DecodeError, UnicodeError, RecursionError, IndexError) as error:
+        raise ValueError("no answer of a tokenizer") from error
+    lists = [each for each in (found.tokens, found.token_ids, found.prompt_token_ids) if each is not None]
+    if not lists:
+        raise ValueError("the answer has no tokens")
+    ids = next(filter(None, lists), None)
     if not ids or len(ids) > MAX_TOKENS:
         return None
-    return tokens_of(ids, "server", media=_media(found.features))
+    tokens = tokens_of(ids, "server", media=_media(found.features))
+    if tokens is None:
+        raise ValueError("the answer's tokens are no token ids")
+    return tokens
 
 
 def _media(features: _Features | None) -> tuple[Media, ...]:

@@ -19,7 +19,8 @@ MAX_ANSWER: Final = 8 << 20
 CONNECTIONS: Final = 128
 CONNECTIONS_EACH: Final = 16
 
-_JSON: Final = {"Content-Type": "application/json"}
+#: Answers are not decompressed.
+_HEADERS: Final = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 _log = logging.getLogger(__name__)
 
 
@@ -93,7 +94,7 @@ class TokenClient:
                     tokens, refused = await self._post(job.url, job.body)
                 else:
                     tokens = await self._in_thread(job.prompt.text or "")
-        except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # the library for tokenizer files raises its own, without a common base
             _log.debug("no tokens: %s", type(error).__name__)
         now = self._clock()
         if tokens is None:
@@ -103,7 +104,7 @@ class TokenClient:
 
     async def _post(self, url: str, body: bytes) -> tuple[Any, bool]:
         """Return the tokens, or None and whether the server refused the prompt."""
-        async with self._open().post(url, data=body, headers=_JSON) as response:
+        async with self._open().post(url, data=body, headers=_HEADERS, allow_redirects=False) as response:
             if response.status != 200:
                 # 404 and 405: the server has no such call at all.
                 return None, 400 <= response.status < 500 and response.status not in (404, 405, 408, 429)

@@ -21,8 +21,6 @@ from endpoint_picker.request import InferenceRequest, Tokens
 
 #: Calls under way at a time.
 MAX_CALLS: Final = 256
-#: Longest body that is asked about, in bytes.
-MAX_BODY: Final = 2 << 20
 #: Prompts whose tokens are kept, and bytes of them.
 MAX_CACHED: Final = 8192
 MAX_CACHED_BYTES: Final = 64 << 20
@@ -270,8 +268,6 @@ class Tokenizing:
         plan: TokenizePlan,
     ) -> tuple[Job | None, str]:
         """Return a new call, or why there is none."""
-        if request.body_bytes > MAX_BODY:
-            return None, "too-long"
         if len(self._by_digest) >= MAX_CALLS:
             return None, "busy"
         if not self.is_trusted:

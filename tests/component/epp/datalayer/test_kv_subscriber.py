@@ -194,3 +194,25 @@ async def test_an_address_that_cannot_be_bound_is_counted_and_costs_nothing_else
     pool = following(KvEventsPlan(discover=False, bind="tcp://203.0.113.1:5557"))  # type: ignore[operator]
     assert pool.subscriber.errors["bind"] == 1
     pool.follow("10.0.0.1")
+
+
+async def test_a_message_of_many_frames_is_left_out_and_the_next_one_is_read(following: object) -> None:
+    host = new_host()
+    pool = following(KvEventsPlan(discover=False, bind=f"tcp://{host}:5557"))  # type: ignore[operator]
+    pool.follow("10.0.0.2")
+    context = zmq.Context()
+    publisher = context.socket(zmq.PUB)
+    publisher.connect(f"tcp://{host}:5557")
+    payload = msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, list(range(16)), 16]], 0])
+    topic = b"kv@10.0.0.2:8000@m"
+
+    def publish() -> bool:
+        publisher.send_multipart([topic, bytes(8), payload] * 10_000)
+        publisher.send_multipart([topic, bytes(8), payload])
+        return bool(pool.index.entries)
+
+    await until(publish, "the message after it is read")
+    assert sum(pool.sources.received.values()) >= 1
+    assert pool.index.entries == 1
+    assert pool.subscriber.errors == {"bind": 0, "connect": 0, "replay": 0}
+    context.destroy(linger=0)

@@ -180,3 +180,31 @@ def test_time_and_rank_are_read_without_the_events() -> None:
     payload = encode([12.5, [["AllBlocksCleared"]], 3])
     assert (time_of(payload), rank_of(payload)) == (12.5, 3)
     assert (time_of(encode([1, []])), rank_of(encode([1.0, []]))) == (0.0, 0)
+
+
+def test_a_message_of_a_million_small_events_is_refused_before_they_are_read() -> None:
+    payload = encode([1.0, [None] * 100_000])
+    assert len(payload) < kv_events.MAX_PAYLOAD
+    with pytest.raises(BadBatchError, match="too many events"):
+        decode(payload)
+    assert decode(encode([1.0, [["AllBlocksCleared"]] * kv_events.MAX_EVENTS])).malformed == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(["BlockStored", [1], None, [7] * 5000, 5000], id="a long block"),
+        pytest.param(
+            ["BlockStored", [1], None, [7], 1, None, None, None, [["k"] * 65]], id="many extra keys"
+        ),
+        pytest.param(["BlockRemoved", [1] * 70_000], id="many blocks"),
+    ],
+)
+def test_events_that_cost_much_more_than_their_bytes_are_left_out(event: list[Any]) -> None:
+    batch = decode(encode([1.0, [event, ["BlockRemoved", [2]]], 0]))
+    assert batch.malformed >= 1
+    assert all(isinstance(each, Removed) and each.hashes == [2] for each in batch.events)
+
+
+def test_a_rank_of_any_type_is_read() -> None:
+    assert [rank_of(encode([1.0, [], each])) for each in (3, "a", -1, None, 1 << 63)] == [3, 0, 0, 0, 1 << 63]

@@ -233,3 +233,41 @@ def test_a_lookup_does_work_by_blocks_and_not_by_servers() -> None:
     counting = index.tiers["gpu"] = Counting(index.tiers["gpu"])
     matched = index.match(index.keys(index.root(""), A + B + C), np.arange(500), 0.0)
     assert (counting.reads, matched.tolist()) == (3, [2.0] * 500)
+
+
+def test_memory_of_odd_block_sizes_counts_as_blocks_and_comes_back() -> None:
+    pool = Fixture(most=50)
+    source = pool.sources[0]
+    source.apply(stored([2], A))
+    # Of one block's 400 tokens the index has 100 blocks: it counts as so many, and nothing else has room.
+    source.apply(stored([1], bytes(1600), block_size=400))
+    source.apply(stored([3], B))
+    assert (pool.index.entries, len(source)) == (101, 2)
+    source.apply(Removed([1], "gpu", None))
+    assert (pool.index.entries, len(pool.index.tiers["gpu"])) == (1, 1)
+    source.apply(stored([3], B))
+    assert pool.index.entries == 2
+
+
+def test_blocks_that_wait_for_a_long_one_of_the_index_count_with_their_tokens() -> None:
+    index = KvIndex()
+    source = SourceBlocks(index, index.add_source(0), KvCounts(), 1000)
+    source.apply(stored([1], bytes(4 * 4096), block_size=4096))
+    assert index.block_tokens == 4096
+    source.apply(stored(range(2, 1002), bytes(4000), block_size=1))
+    # 999 more blocks would fit; the k-th keeps 4k bytes, and those beyond 128 count: fewer than a half fit.
+    assert len(source) < 500
+    assert index.entries <= 1000 + 32
+    source.clear()
+    index.sweep(10_000)
+    assert index.entries == 0
+
+
+def test_a_source_that_is_cleared_over_and_over_takes_few_bits() -> None:
+    pool = Fixture()
+    for _ in range(5000):
+        pool.sources[0].apply(stored([1], A))
+        pool.sources[0].apply(Cleared())
+    assert pool.sources[0].slot.number < 300
+    pool.index.sweep(10_000)
+    assert (pool.index.entries, pool.index.tiers["gpu"]) == (0, {})

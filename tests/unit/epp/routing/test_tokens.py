@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from endpoint_picker.datalayer import tokenizing
-from endpoint_picker.datalayer.prompt_reading import answered_tokens, prompt_of, tokens_of
+from endpoint_picker.datalayer.prompt_reading import MAX_TOKENS, answered_tokens, prompt_of, tokens_of
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.datalayer.tokenizing import Job, TokenCache
 from endpoint_picker.decision import Decision, Refusal, Waiting
@@ -197,6 +197,8 @@ def test_requests_with_the_same_prompt_share_one_call() -> None:
             "media",
         ),
         ({"prompt": "a", "x": "y" * (2 << 20)}, "/v1/completions", "too-long"),
+        ({"prompt": [1] * (1 << 20)}, "/v1/completions", "too-long"),
+        ({"messages": [0] * 5000}, "/v1/chat/completions", "too-long"),
     ],
 )
 def test_what_does_not_wait(body: dict[str, Any], path: str, reason: str) -> None:
@@ -256,15 +258,20 @@ def test_a_renderer_is_sent_the_body_as_it_is_and_tells_of_images() -> None:
         ({"count": 2, "max_model_len": 9, "tokens": [1, 2]}, 2),
         ([{"token_ids": [1, 2, 3]}], 3),
         ({"tokens": []}, 0),
-        ({"tokens": [-1]}, 0),
-        ({"tokens": "a"}, 0),
-        ([], 0),
-        ("a", 0),
+        ({"tokens": [0] * (MAX_TOKENS + 1)}, 0),
     ],
 )
 def test_answers(answer: object, count: int) -> None:
     found = answered_tokens(json.dumps(answer).encode())
     assert (0 if found is None else len(found.ids) // 4) == count
+
+
+@pytest.mark.parametrize(
+    "answer", [{"tokens": [-1]}, {"tokens": [1 << 32]}, {"tokens": "a"}, {"error": "x"}, [], "a", None]
+)
+def test_what_is_no_answer_counts_as_a_failure_of_the_tokenizer(answer: object) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        answered_tokens(json.dumps(answer).encode())
 
 
 def test_the_settings_of_a_chat_are_part_of_what_it_is() -> None:
