@@ -217,6 +217,39 @@ def test_an_event_like_the_one_before_is_still_read() -> None:
     assert (facts.usage, facts.tokens) == ((4, 0, 0), 6)
 
 
+ALIKE = (
+    event(chunk({"content": "x"}, usage=None)),
+    event(chunk({"content": 'a "quoted" word\\\n'}, usage=None)),
+    event(chunk({"content": ""}, usage=None)),
+    event(chunk({"content": "x"}, usage={"prompt_tokens": 4, "completion_tokens": 2})),
+    event(chunk({"content": "x", "tool_calls": None}, usage=None)),
+    event(chunk({"role": "assistant"}, usage=None)),
+    event({"choices": [], "usage": {"prompt_tokens": 7}}),
+    event({"error": {"message": "x"}}),
+    b"data: [DONE]\n\n",
+    b": comment\n\n",
+)
+
+
+@given(
+    groups=st.lists(st.lists(st.sampled_from(ALIKE), min_size=1, max_size=6), min_size=1, max_size=6),
+    learned=st.integers(0, 2),
+)
+@settings(max_examples=200, deadline=None)
+def test_events_that_share_a_piece_say_the_same_as_one_by_one(
+    groups: list[list[bytes]], learned: int
+) -> None:
+    """A proxy joins events that come close together, also those that begin alike and end otherwise."""
+    before = [ALIKE[0]] * learned
+    # A fresh reader an event remembers nothing, so that each of these events is parsed.
+    alone = [read([each]) for group in groups for each in group]
+    together = read([*before, *map(b"".join, groups)])
+    single = read([*before, *(each for group in groups for each in group)])
+    assert together.tokens == single.tokens == learned + sum(each.tokens for each in alone)
+    assert together.failed == single.failed == any(each.failed for each in alone)
+    assert together.usage == single.usage
+
+
 @pytest.mark.parametrize(
     "fields",
     [

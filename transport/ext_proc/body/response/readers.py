@@ -139,8 +139,7 @@ class StreamReader:
             return False
         if piece.find(_META, size) >= 0:
             return False
-        at = piece.find(_USAGE, size)
-        return at < 0 or piece[at + 7 : at + 12] == b":null" or piece[at + 7 : at + 13] == b": null"
+        return not _says_usage(piece, size)
 
     def close(self) -> Usage | None:
         """Read a last event that has no end, and return the usage."""
@@ -181,9 +180,21 @@ class StreamReader:
         return self._slimmer is not None or not self._lines.between
 
     def _whole_lines(self, piece: bytes) -> None:
-        """Take whole lines; go over to `_walk` where a line's data is not the whole value."""
+        """Take whole lines; go over to `_walk` where a line's data is not the whole value.
+
+        A proxy puts events that come close together into one piece. Those that begin and end like the event
+        remembered are compared, as in `feed`.
+        """
         at, size, found, tokens = 0, len(piece), None, self.tokens
+        prefix, suffix = self._prefix, self._suffix
         while at < size:
+            if piece.startswith(prefix, at):
+                begin = at + self._size
+                quote = piece.find(b'"', begin)
+                if begin < quote and piece.startswith(suffix, quote):
+                    self.tokens += 1
+                    at = quote + self._rest
+                    continue
             end = piece.find(b"\n", at)
             if piece.startswith(DATA, at):
                 value = piece[at + 5 : end]
@@ -203,7 +214,7 @@ class StreamReader:
         self._prefix = _NEVER
         self._learns = self._learns - 1 if self.tokens - self._learned_at < _MAX_LEARNS else _MAX_LEARNS
         self._learned_at = self.tokens
-        if not said.key or _META in piece:
+        if not said.key or _META in piece or _says_usage(piece, 0):
             return
         at = _string_of(piece, said)
         if at is None:
@@ -253,3 +264,13 @@ def _string_of(piece: bytes, said: Said) -> tuple[int, int] | None:
             if found == said.text:
                 return start, end
     return None
+
+
+def _says_usage(piece: bytes, start: int) -> bool:
+    """Tell whether usage that is not null may stand in the piece from `start` on."""
+    at = piece.find(_USAGE, start)
+    while at >= 0:
+        if piece[at + 7 : at + 12] != b":null" and piece[at + 7 : at + 13] != b": null":
+            return True
+        at = piece.find(_USAGE, at + 7)
+    return False
