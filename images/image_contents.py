@@ -21,6 +21,9 @@ class Contents:
     """The console script of pyproject.toml that is the image's entry point; the image has no other."""
     without: tuple[str, ...] = ()
     """Distributions that a dependency asks for and that the image's code never imports."""
+    optional: tuple[str, ...] = ()
+    """Extras that the image does not hold. Its code imports what they bring inside functions alone, and names
+    the extra in the error where a configuration needs it."""
 
 
 IMAGES: Final = {
@@ -37,6 +40,8 @@ IMAGES: Final = {
         command="headroom-epp",
         # xds-protos asks for it for its client stubs; the picker uses its messages alone.
         without=("grpcio",),
+        # Tokenizer files in the picker: TOKENIZERS_EXTRA of endpoint_picker.
+        optional=("tokenizers",),
     ),
     "simulator": Contents(
         name="headroom-model-server-sim",

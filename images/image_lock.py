@@ -81,6 +81,12 @@ def roots_of_extra(project: Mapping[str, Any], extra: str) -> set[str]:
     return found
 
 
+def optional_roots(project: Mapping[str, Any], image: Contents) -> set[str]:
+    """Return the names that the image's optional extras ask for beyond its own."""
+    held = roots_of_extra(project, image.extra)
+    return {name for extra in image.optional for name in roots_of_extra(project, extra)} - held
+
+
 def locks(pyproject: str, lock: str, images: Mapping[str, Contents]) -> dict[str, str]:
     """Return the lock of each image, and under "build" that of the build backend."""
     project = tomllib.loads(pyproject)

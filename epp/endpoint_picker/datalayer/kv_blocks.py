@@ -23,7 +23,17 @@ from endpoint_picker.datalayer.kv_events import (
     Removed,
     Stored,
 )
-from endpoint_picker.datalayer.kv_index import Blocks, KvIndex, Place, Slot, beyond_one, salted
+from endpoint_picker.datalayer.kv_index import (
+    SOURCE_SHARDS,
+    Blocks,
+    Holders,
+    KvIndex,
+    Place,
+    Slot,
+    beyond_one,
+    salted,
+)
+from endpoint_picker.datalayer.kv_shards import Shards
 
 #: Groups of layers whose blocks reach back to the beginning of the prompt. A block of another group (a
 #: sliding window, a state-space layer) does not mean that the blocks before it are there.
@@ -54,7 +64,7 @@ class KvCounts:
 class SourceBlocks:
     """What one source holds."""
 
-    __slots__ = ("_again", "_beyond", "_blocks", "_counts", "_groups", "_index", "_most", "slot")
+    __slots__ = ("_again", "_beyond", "_blocks", "_counts", "_groups", "_index", "_most", "_sizes", "slot")
 
     def __init__(self, index: KvIndex, slot: Slot, counts: KvCounts, most: int) -> None:
         self._index = index
@@ -62,6 +72,8 @@ class SourceBlocks:
         self._most = most
         self._blocks: dict[str, Blocks] = {}
         """By tier."""
+        self._sizes: dict[str, int] = {}
+        """Tier to its blocks' number."""
         self._again: dict[str, dict[int, int]] = {}
         """Tier to engine hash to how often it was stored beyond once."""
         self._beyond = 0
@@ -71,7 +83,7 @@ class SourceBlocks:
         self.slot = slot
 
     def __len__(self) -> int:
-        return sum(map(len, self._blocks.values()))
+        return sum(self._sizes.values())
 
     def apply(self, event: Event) -> None:
         """Change the index as the event says."""
@@ -97,6 +109,7 @@ class SourceBlocks:
         self._index.entries -= self._beyond
         self._beyond = 0
         self._blocks = {}
+        self._sizes = {}
         self._again = {}
         self._groups = {}
 
@@ -112,7 +125,8 @@ class SourceBlocks:
             return
         blocks = self._blocks.get(event.medium)
         if blocks is None:
-            blocks = self._blocks[event.medium] = {}
+            blocks = self._blocks[event.medium] = Shards(SOURCE_SHARDS)
+            self._sizes[event.medium] = 0
         if not event.tokens:
             self._add_tier(event, blocks, holders)
             return
@@ -133,38 +147,44 @@ class SourceBlocks:
                 self._skip(event, "parent")
                 return
         index.adopt_block_size(event.block_size)
-        room = min(self._most - self._beyond - len(blocks), index.max_entries - index.entries)
+        room = min(self._most - self._beyond - self._sizes[event.medium], index.max_entries - index.entries)
         hashes: Sequence[int] = event.hashes
         if count > room:
             # What is known stays: the first blocks of a chain are worth more than the rest of it.
             self._skip(event, "capacity")
             hashes = hashes[: max(0, room)]
-        before = len(blocks)
         if event.block_size == index.block_tokens and isinstance(place, int):
-            self._add_equal(event, hashes, place, blocks, holders)
+            added = self._add_equal(event, hashes, place, blocks, holders)
         else:
-            self._add_unequal(event, hashes, place, blocks, holders, room)
-        index.entries += len(blocks) - before
-        index.admitted += len(blocks) - before
+            added = self._add_unequal(event, hashes, place, blocks, holders, room)
+        self._sizes[event.medium] += added
+        index.entries += added
+        index.admitted += added
 
     def _add_equal(
-        self, event: Stored, hashes: Sequence[int], key: int, blocks: Blocks, holders: dict[int, int]
-    ) -> None:
-        """Add blocks of the index's own size."""
+        self, event: Stored, hashes: Sequence[int], key: int, blocks: Blocks, holders: Holders
+    ) -> int:
+        """Add blocks of the index's own size; return how many are new."""
+        named, named_mask = blocks.parts, blocks.mask
+        parts, mask = holders.parts, holders.mask
         bit, size, tokens = self.slot.bit, event.block_size * TOKEN_BYTES, event.tokens
-        start = 0
+        start = again = 0
         for at, name in enumerate(hashes):
             key = xxh64_intdigest(tokens[start : start + size], key) & HASH_MASK
             start += size
             if event.extra is not None and event.extra[at]:
                 key = salted(key, event.extra[at])
-            if name in blocks:
+            known = named[name & named_mask]
+            if name in known:
                 self._note_again(event.medium, name)
+                again += 1
                 continue
-            blocks[name] = key
-            held = holders.get(key)
+            known[name] = key
+            part = parts[key & mask]
+            held = part.get(key)
             # The slot's own number where one source holds the block: it is stored once for all its blocks.
-            holders[key] = bit if held is None else held | bit
+            part[key] = bit if held is None else held | bit
+        return len(hashes) - again
 
     def _add_unequal(
         self,
@@ -172,17 +192,18 @@ class SourceBlocks:
         hashes: Sequence[int],
         place: int | Place,
         blocks: Blocks,
-        holders: dict[int, int],
+        holders: Holders,
         room: int,
-    ) -> None:
-        """Add blocks of another size than the index's, as long as there is room."""
+    ) -> int:
+        """Add blocks of another size than the index's, as long as there is room; return how many are new."""
         key, tail = (place, b"") if isinstance(place, int) else (place.end, place.tail)
         bit, size, tokens = self.slot.bit, event.block_size * TOKEN_BYTES, event.tokens
         whole = self._index.block_tokens * TOKEN_BYTES
+        added = 0
         for at, name in enumerate(hashes):
             if room <= 0:
                 self._skip(event, "capacity")
-                return
+                return added
             tail += tokens[at * size : (at + 1) * size]
             extra = b"" if event.extra is None else event.extra[at]
             carried: list[int] = []
@@ -194,33 +215,37 @@ class SourceBlocks:
                 carried.append(key)
                 start += whole
             tail = tail[start:]
-            if name in blocks:
+            known = blocks.parts[name & blocks.mask]
+            if name in known:
                 self._note_again(event.medium, name)
                 continue
             alone = len(carried) == 1 and not tail
-            made = blocks[name] = key if alone else Place(key, tail, tuple(carried))
+            made = known[name] = key if alone else Place(key, tail, tuple(carried))
+            added += 1
             room -= 1 + self._count_beyond(made)
             for each in carried:
-                holders[each] = holders.get(each, 0) | bit
+                _hold(holders, each, bit)
+        return added
 
-    def _add_tier(self, event: Stored, blocks: Blocks, holders: dict[int, int]) -> None:
+    def _add_tier(self, event: Stored, blocks: Blocks, holders: Holders) -> None:
         """Add a tier to blocks that are known from another one."""
-        index = self._index
+        index, bit = self._index, self.slot.bit
         for name in event.hashes:
             place = self._place(name)
             if place is None:
                 self._skip(event, "unknown")
-            elif name in blocks:
+            elif blocks.get(name) is not None:
                 self._note_again(event.medium, name)
-            elif len(blocks) >= self._most or index.entries >= index.max_entries:
+            elif self._sizes[event.medium] >= self._most or index.entries >= index.max_entries:
                 self._skip(event, "capacity")
             else:
-                blocks[name] = place
+                blocks.parts[name & blocks.mask][name] = place
+                self._sizes[event.medium] += 1
                 index.entries += 1
                 index.admitted += 1
                 self._count_beyond(place)
                 for key in (place,) if isinstance(place, int) else place.carried:
-                    holders[key] = holders.get(key, 0) | self.slot.bit
+                    _hold(holders, key, bit)
 
     def _count_beyond(self, place: int | Place) -> int:
         more = beyond_one(place)
@@ -258,7 +283,8 @@ class SourceBlocks:
             counts.forwarded += len(event.hashes)
             return
         holders, again = index.tiers[event.medium], self._again.get(event.medium)
-        bit, before, suppressed = self.slot.bit, len(blocks), 0
+        parts, mask = holders.parts, holders.mask
+        bit, removed, suppressed = self.slot.bit, 0, 0
         for name in event.hashes:
             if again and name in again:
                 suppressed += 1
@@ -266,23 +292,32 @@ class SourceBlocks:
                 if not again[name]:
                     del again[name]
                 continue
-            place = blocks.pop(name, None)
+            place = blocks.parts[name & blocks.mask].pop(name, None)
             if place is None:
                 continue
+            removed += 1
             if not isinstance(place, int):
                 more = beyond_one(place)
                 self._beyond -= more
                 index.entries -= more
             for key in (place,) if isinstance(place, int) else place.carried:
-                held = holders.get(key, 0)
+                part = parts[key & mask]
+                held = part.get(key, 0)
                 if held == bit:
-                    del holders[key]
+                    del part[key]
                 elif held:
-                    holders[key] = held & ~bit
+                    part[key] = held & ~bit
         counts.suppressed += suppressed
         counts.forwarded += len(event.hashes) - suppressed
-        index.entries -= before - len(blocks)
-        index.evicted += before - len(blocks)
+        self._sizes[event.medium] -= removed
+        index.entries -= removed
+        index.evicted += removed
+
+
+def _hold(holders: Holders, key: int, bit: int) -> None:
+    """Note that a source holds a key."""
+    part = holders.parts[key & holders.mask]
+    part[key] = part.get(key, 0) | bit
 
 
 def _label(kind: str) -> str:

@@ -2,8 +2,8 @@
 
 A block's *key* is the chained xxhash64 of its token ids, begun with the adapter's name, so that equal keys
 mean equal tokens from the beginning of the prompt on, under the same weights. The engines' own hashes stay
-with their source (kv_blocks.py). The index maps a key to the bit set of the *sources* that hold it, one dict
-a tier; a source is one publisher, a server's engine or one of its data-parallel ranks. A lookup walks a
+with their source (kv_blocks.py). The index maps a key to the bit set of the *sources* that hold it, by
+tier; a source is one publisher, a server's engine or one of its data-parallel ranks. A lookup walks a
 prompt's keys once, whatever the number of sources; a source leaves the walk at its first missing block.
 
 A source that is cleared gets another bit at once; the blocks under the old one go in small portions
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
 from endpoint_picker.datalayer.kv_events import DEFAULT_MEDIUM, HASH_MASK, TOKEN_BYTES
+from endpoint_picker.datalayer.kv_shards import Shards
 from endpoint_picker.datalayer.table import Floats, Rows
 
 #: Tokens in a block until events show the engines' own size.
@@ -39,6 +40,10 @@ MAX_SPECULATIVE: Final = 200_000
 #: Most names of models, and of adapters, that are told apart.
 MAX_MODELS: Final = 64
 MAX_ADAPTERS: Final = 10_000
+#: Parts of a tier's dict: at 2,500,000 blocks enlarging one takes half a millisecond.
+TIER_SHARDS: Final = 256
+#: Parts of a source's dict, the same at `MAX_SOURCE_ENTRIES`. A part that is used takes 230 bytes at least.
+SOURCE_SHARDS: Final = 32
 #: Longest part of a prompt that is looked up, in blocks.
 MAX_BLOCKS: Final = 8192
 #: Seconds without an event after a prompt was computed whose blocks should have been announced.
@@ -74,7 +79,9 @@ def beyond_one(place: int | Place) -> int:
     return max(0, len(place.carried) - 1) + len(place.tail) // TAIL_BYTES
 
 
-Blocks = dict[int, int | Place]
+Holders = Shards[int]
+"""Key to bit set of slots."""
+Blocks = Shards[int | Place]
 """A source's blocks on one tier by the engine's hash. A number is the one key that the block carries."""
 
 
@@ -128,8 +135,7 @@ class KvIndex:
     )
 
     def __init__(self) -> None:
-        self.tiers: dict[str, dict[int, int]] = {DEFAULT_MEDIUM: {}}
-        """Tier to key to bit set of slots."""
+        self.tiers: dict[str, Holders] = {DEFAULT_MEDIUM: Shards(TIER_SHARDS)}
         self._weights: Mapping[str, float] = {}
         self.block_tokens = DEFAULT_BLOCK_TOKENS
         """Tokens in a block of the index."""
@@ -152,7 +158,7 @@ class KvIndex:
         """Bit set of the slots in use."""
         self._free: list[int] = []
         self._numbers_made = 0
-        self._swept: deque[tuple[dict[int, int], Iterator[int], int, int]] = deque()
+        self._swept: deque[tuple[Holders, Iterator[int], int, int]] = deque()
         """(tier, keys left, number of the slot, blocks) of cleared sources."""
         self._known: set[int] = set()
         """Rows whose sources have all told what they hold."""
@@ -304,9 +310,9 @@ class KvIndex:
     def _retire(self, slot: Slot, blocks: Iterable[tuple[str, Blocks]]) -> None:
         self._live &= ~slot.bit
         del self._slots[slot.number]
-        held = [(tier, keys) for tier, keys in blocks if keys]
-        for tier, keys in held:
-            self._swept.append((self.tiers[tier], _carried(keys), slot.number, len(keys)))
+        held = [(tier, keys, count) for tier, keys in blocks if (count := len(keys))]
+        for tier, keys, count in held:
+            self._swept.append((self.tiers[tier], _carried(keys), slot.number, count))
         if not held:
             self._free.append(slot.number)
 
@@ -319,15 +325,17 @@ class KvIndex:
         """Remove up to `limit` blocks of cleared sources; return whether more are left."""
         while self._swept and limit > 0:
             holders, keys, number, blocks = self._swept[0]
+            parts, mask = holders.parts, holders.mask
             bit = 1 << number
             done = True
             for key in keys:
-                held = holders.get(key, 0)
+                part = parts[key & mask]
+                held = part.get(key, 0)
                 left = held & ~bit
                 if left:
-                    holders[key] = left
+                    part[key] = left
                 elif held:
-                    del holders[key]
+                    del part[key]
                 limit -= 1
                 if limit <= 0:
                     done = False
@@ -340,11 +348,11 @@ class KvIndex:
                     self._free.append(number)
         return bool(self._swept)
 
-    def tier(self, name: str) -> dict[int, int] | None:
+    def tier(self, name: str) -> Holders | None:
         """Return a tier's keys; None when there are `MAX_TIERS` others."""
         held = self.tiers.get(name)
         if held is None and len(self.tiers) < MAX_TIERS:
-            held = self.tiers[name] = {}
+            held = self.tiers[name] = Shards(TIER_SHARDS)
         return held
 
     # Lookups.
@@ -413,10 +421,11 @@ class KvIndex:
     def _walk(self, chain: Sequence[int]) -> list[tuple[int, int]]:
         """Return (bit set of slots, their leading blocks), the fewest first, of the slots that hold any."""
         holders, routed = self.tiers[DEFAULT_MEDIUM], self._speculative
+        parts, mask = holders.parts, holders.mask
         found: list[tuple[int, int]] = []
         alive, length = self._live, 0
         for key in chain:
-            held = holders.get(key, 0)
+            held = parts[key & mask].get(key, 0)
             if routed:
                 held |= routed.get(key, 0)
             still = held & alive
@@ -445,7 +454,7 @@ class KvIndex:
             rest = alive
             now_held = []
             for _weight, holders in tiers:
-                held = holders.get(key, 0)
+                held = holders.get(key) or 0
                 if routed and holders is gpu:
                     held |= routed.get(key, 0)
                 held &= rest
@@ -503,7 +512,8 @@ class KvIndex:
 
     def held(self, slot: Slot, tier: str = DEFAULT_MEDIUM) -> set[int]:
         """Return the keys that a source holds. Too slow for the hot path."""
-        return {key for key, bits in self.tiers.get(tier, {}).items() if bits & slot.bit}
+        holders = self.tiers.get(tier)
+        return {key for key, bits in holders.items() if bits & slot.bit} if holders else set()
 
 
 def salted(key: int, extra: bytes) -> int:
@@ -512,8 +522,8 @@ def salted(key: int, extra: bytes) -> int:
 
 
 def _carried(blocks: Blocks) -> Iterator[int]:
-    """Yield the keys that a source's blocks carry."""
-    for value in blocks.values():
+    """Yield the keys that a source's blocks carry, and free the blocks on the way."""
+    for value in blocks.take_values():
         if isinstance(value, int):
             yield value
         else:

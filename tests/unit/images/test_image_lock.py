@@ -13,8 +13,9 @@ from packaging.requirements import Requirement
 
 from assemble_image import imported_packages
 from build_images import TREE
+from endpoint_picker.scheduling.producers.token import TOKENIZERS_EXTRA
 from image_contents import IMAGES
-from image_lock import entries, locks, normalized, part_of, roots_of_extra
+from image_lock import entries, locks, normalized, optional_roots, part_of, roots_of_extra
 
 LOCK = (TREE / "requirements.lock").read_text()
 PROJECT = (TREE / "pyproject.toml").read_text()
@@ -118,10 +119,36 @@ def test_all_that_an_image_imports_is_in_its_lock(key: str, tmp_path: Path) -> N
     root = project["project"]["scripts"][image.command].partition(".")[0]
     own = imported_packages(tmp_path, root)
     held = pins(locks(PROJECT, LOCK, IMAGES)[key])
+    optional = optional_roots(project, image)
+    unused = set(optional)
     for package in own:
-        for module in set(_imports(sources[package])) - set(sources) - set(sys.stdlib_module_names):
+        for module, at_start in set(_imports(sources[package])):
+            if module in sources or module in sys.stdlib_module_names:
+                continue
             names = {normalized(name) for name in distributions_of().get(module, [module])}
-            assert names & held, f"{package} imports {module}, which the image {key} does not have"
+            unused -= names
+            may = held if at_start else held | optional
+            assert names & may, f"{package} imports {module}, which the image {key} does not have"
+    assert not unused, f"the code of the image {key} does not import what is optional for it"
+
+
+def test_what_is_optional_may_be_imported_inside_functions_alone(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "import a.b\nfrom c import d\ntry:\n    import e\nexcept ImportError:\n    pass\n"
+        "class X:\n    import f\n    def g(self):\n        from h import i\n        import a\n"
+    )
+    assert sorted(_imports(tmp_path)) == [
+        ("a", False), ("a", True), ("c", True), ("e", True), ("f", True), ("h", False),
+    ]  # fmt: skip
+
+
+def test_what_is_optional_is_not_in_the_lock_and_is_no_extra_of_the_images_own() -> None:
+    project = tomllib.loads(PROJECT)
+    parts = locks(PROJECT, LOCK, IMAGES)
+    for key, image in IMAGES.items():
+        assert not optional_roots(project, image) & pins(parts[key])
+    assert IMAGES["epp"].optional == (TOKENIZERS_EXTRA,)
+    assert optional_roots(project, IMAGES["epp"]) == {"tokenizers"}
 
 
 @cache
@@ -130,10 +157,15 @@ def distributions_of() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def _imports(package: Path) -> Iterator[str]:
+def _imports(package: Path) -> Iterator[tuple[str, bool]]:
+    """Yield (top-level module, whether it is imported with its importer, not inside a function)."""
     for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_bytes())):
+        todo: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_bytes()), True)]
+        while todo:
+            node, at_start = todo.pop()
             if isinstance(node, ast.Import):
-                yield from (alias.name.partition(".")[0] for alias in node.names)
+                yield from ((alias.name.partition(".")[0], at_start) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                yield node.module.partition(".")[0]
+                yield node.module.partition(".")[0], at_start
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            todo += [(child, at_start and not inside) for child in ast.iter_child_nodes(node)]

@@ -141,7 +141,9 @@ def test_the_index_counts_in_the_engines_own_blocks_where_they_are_multiples() -
     pool = Fixture()
     pool.sources[0].apply(stored([1], ids(*range(8)), block_size=8))
     assert pool.index.block_tokens == 8
-    assert pool.index.tiers["gpu"].keys() == set(pool.index.keys(pool.index.root(""), ids(*range(8))))
+    assert dict(pool.index.tiers["gpu"].items()).keys() == set(
+        pool.index.keys(pool.index.root(""), ids(*range(8)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,8 @@ def test_a_lookup_does_work_by_blocks_and_not_by_servers() -> None:
             self.reads += 1
             return super().get(key, default)
 
-    counting = index.tiers["gpu"] = Counting(index.tiers["gpu"])
+    counting = Counting(index.tiers["gpu"].items())
+    index.tiers["gpu"].parts[:] = [counting] * len(index.tiers["gpu"].parts)
     matched = index.match(index.keys(index.root(""), A + B + C), np.arange(500), 0.0)
     assert (counting.reads, matched.tolist()) == (3, [2.0] * 500)
 

@@ -112,7 +112,7 @@ def test_after_every_replay_the_index_is_the_publishers_truth(
     assert pool.source.stream.complete
     assert truth(pool, publisher) <= known(pool)
     assert len(known(pool)) == len(publisher.blocks) == pool.index.entries
-    assert all(bits == pool.source.blocks.slot.bit for bits in pool.index.tiers["gpu"].values())
+    assert all(bits == pool.source.blocks.slot.bit for _, bits in pool.index.tiers["gpu"].items())
 
 
 def stream_of(*, replays: bool = True) -> tuple[KvStream, list[str]]:
@@ -227,7 +227,7 @@ def test_a_source_is_known_when_its_history_is_and_forgotten_with_its_server() -
     pool.table.replace([])
     while pool.index.sweep(100):
         pass
-    assert (pool.index.entries, pool.index.tiers["gpu"], len(pool.sources)) == (0, {}, 0)
+    assert (pool.index.entries, len(pool.index.tiers["gpu"]), len(pool.sources)) == (0, 0, 0)
 
 
 def test_silence_after_a_computed_prompt_means_that_the_events_are_not_to_be_trusted() -> None:
