@@ -5,7 +5,10 @@ profile, the same with KV events (50 ms late, in vLLM's format, through the pick
 the same with speculative indexing, and one that reads the engines' caches without delay. Prints JSON lines
 and a table.
 
-    python bench/kvhits.py [--jobs 1] [--seeds 2]
+    python bench/kvhits.py [--jobs 1] [--seeds 2]     60 runs, some 3 CPU minutes
+    python bench/kvhits.py --quick                    12 runs, half a CPU minute
+
+On standard error it says how far it is, at the first run and then every 10 seconds.
 """
 
 import argparse
@@ -19,6 +22,9 @@ POLICIES: Final = ("random", "default", "kv-events", "kv-events-routed", "precis
 #: Workload to the scale of its load: about three quarters of its knee with whole caches.
 LOADS: Final = {"chat": 6.4, "agent": 5.25}
 PARTS: Final = (1, 2, 4)
+#: What `--quick` leaves of both, with one seed.
+QUICK_POLICIES: Final = ("default", "kv-events", "kv-events-routed")
+QUICK_PARTS: Final = (1, 4)
 
 
 def main() -> None:
@@ -27,22 +33,25 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workloads", default="chat,agent")
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer policies and caches")
     chosen = parser.parse_args()
+    policies, parts = (QUICK_POLICIES, QUICK_PARTS) if chosen.quick else (POLICIES, PARTS)
+    seeds = 1 if chosen.quick else chosen.seeds
     workloads = chosen.workloads.split(",")
-    cells = [(workload, part, policy) for workload in workloads for part in PARTS for policy in POLICIES]
+    cells = [(workload, part, policy) for workload in workloads for part in parts for policy in policies]
     runs = {
         cell: [
             Run(cell[2], cell[0], LOADS[cell[0]], seed, blocks=ENGINE.num_gpu_blocks // cell[1])
-            for seed in range(1, chosen.seeds + 1)
+            for seed in range(1, seeds + 1)
         ]
         for cell in cells
     }
     made = pool_runs.make_all([run for each in runs.values() for run in each], chosen.jobs)
-    lines = ["| workload | cache | " + " | ".join(POLICIES) + " |", "|---" * (2 + len(POLICIES)) + "|"]
+    lines = ["| workload | cache | " + " | ".join(policies) + " |", "|---" * (2 + len(policies)) + "|"]
     for workload in workloads:
-        for part in PARTS:
+        for part in parts:
             shown = []
-            for policy in POLICIES:
+            for policy in policies:
                 found = [made[run] for run in runs[workload, part, policy]]
                 hits = 100 * sum(each.prefix_hit for each in found) / len(found)
                 ttft = 1000 * sum(each.ttft_mean_s for each in found) / len(found)

@@ -37,6 +37,8 @@ ENGINE: Final = EngineParams(
 )
 #: Share of requests within their SLOs, with the default profile, at the load that is called the knee.
 KNEE_GOODPUT: Final = 0.9
+#: Seconds between lines of progress that go to a file.
+PROGRESS_S: Final = 10.0
 #: Parts of the knee at which policies are compared.
 LOADS: Final = (0.5, 0.75, 0.95)
 
@@ -162,14 +164,17 @@ def make_all(runs: Iterable[Run], jobs: int, module: str = "") -> dict[Run, Figu
     """Make the runs in `jobs` processes, each of which imports `module` for its VARIANTS; slow ones first."""
     listed = sorted(set(runs), key=lambda run: (run.policy in ORACLES, run.scale), reverse=True)
     made: dict[Run, Figures] = {}
-    begun = time.monotonic()
+    begun = shown = time.monotonic()
     with ProcessPoolExecutor(jobs, initializer=_imported, initargs=(module,)) as pool:
         for number, (run, result) in enumerate(zip(listed, pool.map(figures_of, listed), strict=True), 1):
             made[run] = result
-            if sys.stderr.isatty() or number % 50 == 0 or number == len(listed):
+            at = time.monotonic()
+            if sys.stderr.isatty() or at - shown >= PROGRESS_S or number in (1, len(listed)):
                 end = "\r" if sys.stderr.isatty() and number < len(listed) else "\n"
-                passed = time.monotonic() - begun
-                print(f"{number}/{len(listed)} runs, {passed:.0f} s", end=end, file=sys.stderr, flush=True)
+                print(
+                    f"{number}/{len(listed)} runs, {at - begun:.0f} s", end=end, file=sys.stderr, flush=True
+                )
+                shown = at
     return made
 
 
