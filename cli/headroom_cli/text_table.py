@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return the rows with their columns aligned; rows may be of unequal length."""
+    rows = [[printable(text) for text in row] for row in rows]
     widths: list[int] = []
     for row in rows:
         widths += [0] * (len(row) - len(widths))
@@ -12,6 +13,16 @@ def table(rows: Sequence[Sequence[str]]) -> str:
             widths[at] = max(widths[at], len(text))
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def printable(text: str) -> str:
+    """Return a text with "\N{REPLACEMENT CHARACTER}" for each character that could act on a terminal.
+
+    Names of tenants and models are clients' texts.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def number(value: float | None) -> str:

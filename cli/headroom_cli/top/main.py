@@ -15,6 +15,7 @@ from rich.text import Text
 
 from headroom_cli import picker_pages
 from headroom_cli.picker_pages import Object, Picker, PickerPageError
+from headroom_cli.text_table import printable
 from headroom_cli.top.frame import Frame, frame_of, plain
 
 Groups: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -61,14 +62,14 @@ def top(given: argparse.Namespace) -> int:
 
 def _watch(given: argparse.Namespace, pickers: Sequence[Picker], pages: Pages) -> None:
     try:
-        with Live(_drawn(_frames(pages)), screen=True, auto_refresh=False) as live:
+        with Live(drawn(_frames(pages)), screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(given.interval)
                 try:
                     pages = _pages(pickers)
-                    live.update(_drawn(_frames(pages)), refresh=True)
+                    live.update(drawn(_frames(pages)), refresh=True)
                 except PickerPageError as error:
-                    live.update(_drawn(_frames(pages), str(error)), refresh=True)
+                    live.update(drawn(_frames(pages), str(error)), refresh=True)
                     pickers = _found_again(given, pickers)
     except KeyboardInterrupt:
         return
@@ -98,15 +99,15 @@ def _frames(pages: Pages) -> list[Frame]:
         ) from error
 
 
-def _drawn(frames: Sequence[Frame], complaint: str = "") -> RenderableType:
+def drawn(frames: Sequence[Frame], complaint: str = "") -> RenderableType:
     """Return the frames for a terminal."""
     parts: list[RenderableType] = []
     if complaint:
-        parts += [Text(complaint, style="bold red"), Text("")]
+        parts += [Text(printable(complaint), style="bold red"), Text("")]
     for frame in frames:
         facts = Table.grid(padding=(0, 2))
         for key, value in frame.facts:
-            facts.add_row(Text(key, style="bold"), Text(value))
+            facts.add_row(Text(key, style="bold"), Text(printable(value)))
         parts.append(facts)
         for section in frame.sections:
             head, *rows = section.rows
@@ -114,7 +115,7 @@ def _drawn(frames: Sequence[Frame], complaint: str = "") -> RenderableType:
             for name in head:
                 drawn.add_column(name, header_style="dim", no_wrap=True)
             for row in rows:
-                drawn.add_row(*[escape(text) for text in row])
+                drawn.add_row(*[escape(printable(text)) for text in row])
             parts.append(drawn)
             if section.note:
                 parts.append(Text(f" {section.note}", style="dim"))

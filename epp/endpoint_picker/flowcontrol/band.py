@@ -68,6 +68,9 @@ class Band:
             flow.blocked_by = ""
         elif was_head and flow.is_active:
             self.lanes.changed(flow)
+        elif was_head:  # the request that held the flow up is gone
+            flow.blocked_by = ""
+            self.activate(flow, now)
 
     def count(self, queued: Queued) -> None:
         """Count a request that begins to wait."""

@@ -353,13 +353,14 @@ class FlowControl:
         """Go on by other settings, with the same requests."""
         self._settings = settings
         now = self._scheduler.pool.clock()
-        waiting = self.queue.everything(now)
-        rate, tokens = self.queue.rate, self.queue.answer_tokens
+        earlier = self.queue
+        self._answer(earlier.displaced(), now)
+        waiting = earlier.everything(now)
         shared = settings.shared_by(self.replicas)
         self.gate.use(shared)
         self.gate.replicas = self.replicas
         self.queue = FlowQueue(shared, self.gate, now)
-        self.queue.rate, self.queue.answer_tokens = rate, tokens
+        self.queue.follow(earlier)
         self.queue.provide(self._scheduler.objectives.priorities.values(), now)
         self.queue.take_over(waiting, now)
         self._wake()
@@ -375,11 +376,14 @@ class FlowControl:
         """Refuse the queued requests and, from now on, every other."""
         self._is_draining = True
         now = self._scheduler.pool.clock()
+        self._answer(self.queue.displaced(), now)
         self._answer([(each, _SHUTTING_DOWN) for each in self.queue.everything(now)], now)
 
     def give_back(self) -> Iterator[Queued]:
         """Yield the queued requests, which the caller decides on or refuses: flow control is switched off."""
-        for queued in self.queue.everything(self._scheduler.pool.clock()):
+        now = self._scheduler.pool.clock()
+        self._answer(self.queue.displaced(), now)
+        for queued in self.queue.everything(now):
             if not queued.is_over:
                 queued.is_over = True
                 yield queued

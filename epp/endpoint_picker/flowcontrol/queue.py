@@ -80,7 +80,8 @@ class FlowQueue:
         self._sequence = 0
         self._over: list[Ended] = []
         self._parked: OrderedDict[Queued, None] = OrderedDict()
-        self._blocked: dict[str, list[Flow]] = {}
+        self._blocked: dict[str, dict[Flow, None]] = {}
+        """By model: the flows whose head waits for its limit."""
         self._idle = IdleFlows()
         self._is_pool_empty = not gate.has_endpoints()
         self._flipped_at = -inf
@@ -274,7 +275,7 @@ class FlowQueue:
             model = queued.request.model
             if self.settings.model_limits and not gate.model_has_room(model):
                 flow.blocked_by = model
-                self._blocked.setdefault(model, []).append(flow)
+                self._blocked.setdefault(model, {})[flow] = None
                 band.deactivate(flow, now)
                 continue
             break
@@ -336,21 +337,34 @@ class FlowQueue:
             self._idle.add(band, flow, now)
 
     def remove(self, queued: Queued, now: float) -> None:
-        """Take out a request that waits, without an answer."""
-        band = self._by_priority[queued.priority]
+        """Take out a request that waits, without an answer; one that lost its place is out already."""
+        band = self._by_priority.get(queued.priority)
+        if band is None or queued not in band.by_age:
+            return
         flow = queued.flow
         if flow is None:
             self._parked.pop(queued, None)
             queued.is_parked = False
         else:
-            band.extract(queued, now)
-            if not flow.live and not flow.inflight:
-                self._idle.add(band, flow, now)
+            self._extract(band, flow, queued, now)
         self._uncount(band, queued)
+
+    def _extract(self, band: Band, flow: Flow, queued: Queued, now: float) -> None:
+        model = flow.blocked_by
+        band.extract(queued, now)
+        if model and not flow.blocked_by:
+            self._blocked.get(model, {}).pop(flow, None)
+        if not flow.live and not flow.inflight:
+            self._idle.add(band, flow, now)
+
+    def displaced(self) -> list[Ended]:
+        """Take out the requests that lost their places, each with its answer."""
+        ended, self._over = self._over, []
+        return ended
 
     def advance(self, now: float) -> tuple[list[Ended], float | None]:
         """Return the requests whose wait is over, each with its answer, and when the next wait will be."""
-        ended, self._over = self._over, []
+        ended = self.displaced()
         due = self.opens_at if self.opens_at > now and self.requests else inf
         for band in self.bands:
             limit = self.settings.no_endpoint_ttl_s if self._is_pool_empty else band.ttl_s
@@ -387,6 +401,11 @@ class FlowQueue:
         return found
 
     # Changes around it.
+
+    def follow(self, earlier: "FlowQueue") -> None:
+        """Go on by what an earlier queue of the pool measured, and by its times."""
+        self.rate, self.answer_tokens = earlier.rate, earlier.answer_tokens
+        self._flipped_at, self.opens_at = earlier._flipped_at, earlier.opens_at
 
     def take_over(self, waiting: Iterable[Queued], now: float) -> None:
         """Queue requests of an earlier queue, in order of arrival, whatever the limits are."""
@@ -425,9 +444,8 @@ class FlowQueue:
                 if priority == band.priority:
                     continue
                 flow = queued.flow
-                band.extract(queued, now)
-                if flow is not None and not flow.live and not flow.inflight:
-                    self._idle.add(band, flow, now)
+                if flow is not None:
+                    self._extract(band, flow, queued, now)
                 band.uncount(queued)
                 other = self.band(priority, now)
                 queued.priority = priority

@@ -1,15 +1,18 @@
 """`headroom top`: frames of frozen pages, and the whole command against a picker's real metrics port."""
 
+import io
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from decided_picker import decided, serving
 from headroom_cli.kubectl_plugin import plugin
 from headroom_cli.main import main
 from headroom_cli.top.frame import MOST_ENDPOINTS, MOST_FLOWS, frame_of, plain
+from headroom_cli.top.main import drawn
 
 HOST = "127.0.0.1"
 
@@ -92,6 +95,18 @@ TENANT  PRIORITY  WAITING  BYTES  IN FLIGHT  OLDEST
 t1      -10       3        1.5kB  1          12s
 and 4 flows with 9 requests"""
     )
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2Ja\u009b31m\u202eb\nc"
+
+
+def test_names_of_clients_cannot_act_on_the_terminal() -> None:
+    frame = frame_of("picker-1", state(endpoint(1)), queue({**flow(1), "tenant": HOSTILE}))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(drawn([frame], HOSTILE))
+    for shown in (plain(frame), console.file.getvalue()):
+        assert "]0;title" in shown
+        assert not [each for each in shown.replace("\n", "") if not each.isprintable()]
 
 
 def test_stages_set_aside_requests_and_an_empty_pool_are_named() -> None:
