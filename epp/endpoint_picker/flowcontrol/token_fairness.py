@@ -56,12 +56,14 @@ class TokenFairnessPolicy(FairnessPolicy):
 class TokenLanes(Lanes):
     """A heap of the active flows' counters; `Flow.standing` is the counter, `Flow.turn` marks its entry."""
 
-    __slots__ = ("_active", "_floor", "_heap", "_weights")
+    __slots__ = ("_active", "_floor", "_heap", "_turns", "_weights")
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self._heap: list[tuple[float, str, int, Flow]] = []
         self._active: set[Flow] = set()
+        self._turns = 0
+        """Entries made: no two have one number, so that the heap never compares flows."""
         self._floor = 0.0
         """The smallest counter of the active flows when one was last activated; never falls."""
 
@@ -79,7 +81,7 @@ class TokenLanes(Lanes):
     @override
     def deactivate(self, flow: Flow, now: float) -> None:
         self._active.discard(flow)
-        flow.turn += 1
+        flow.turn = 0
         if not self._active:
             # The last flow to leave sets the floor: one that comes next starts beside it.
             self._floor = max(self._floor, flow.standing)
@@ -112,7 +114,8 @@ class TokenLanes(Lanes):
 
     def _enter(self, flow: Flow) -> None:
         """Make a new entry, which ends the flow's earlier one."""
-        flow.turn += 1
+        self._turns += 1
+        flow.turn = self._turns
         if len(self._heap) > 2 * len(self._active) + _SLACK:
             self._heap = [each for each in self._heap if each[3].turn == each[2] and each[3] in self._active]
             heapify(self._heap)

@@ -82,3 +82,19 @@ def test_a_flow_goes_on_when_the_request_of_a_model_at_its_limit_leaves() -> Non
     held.cancel()
     pool.settle()
     assert behind.is_dispatched
+
+
+def test_a_tenant_that_left_the_queue_may_come_back() -> None:
+    text = NARROW.replace("flowControl:\n", "- {type: token-fairness-policy}\nflowControl:\n")
+    text += "  defaultPriorityBand: {fairnessPolicyRef: token-fairness-policy}\n"
+    pool = FlowPool(text, 1, PRIORITIES)
+    running = pool.ask(tenant="a")
+    other = pool.ask(tenant="a")
+    for _ in range(5):
+        pool.ask(tenant="b").cancel()
+    back = pool.ask(tenant="b")
+    assert back.waits
+    assert pool.flow.queue.requests == 2
+    running.end()
+    pool.settle()
+    assert other.is_dispatched != back.is_dispatched
