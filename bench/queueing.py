@@ -171,6 +171,9 @@ class Watched(PickerPolicy):
 
         pool.at(WARMUP_S, sample)
 
+    def revoked(self, priority: int) -> None:
+        """Nothing is taken back here."""
+
     def over(self, tenant: str, priority: int, model: str, outcome: Outcome, waited_s: float | None) -> None:
         seen = self.seen
         seen.ends[priority, outcome.value + (" (before the queue)" if waited_s is None else "")] += 1

@@ -135,7 +135,10 @@ class Refusal:
 
 
 Resume = Callable[[Decision | Refusal], None]
-"""Receives the answer of a decision that waited. It must not raise."""
+"""Receives the answer of a decision that waited. It must not raise.
+
+After a Decision it may be called once more, with a Refusal: the request is to be taken back from its server.
+Where that can still be, `Router.ended` is called before it returns; where it cannot, it does nothing."""
 
 
 class Waiting(ABC):
@@ -163,8 +166,8 @@ class Router(Protocol):
         `subset` is the proxy's hint. None: any endpoint may be picked. Otherwise only its "ip" or "ip:port"
         entries may be picked; an empty one means NO_ENDPOINTS.
 
-        `resume` is called only when `Waiting` was returned and is not cancelled, at most once, and never from
-        within `decide` or `cancel`.
+        `resume` is called only when `Waiting` was returned and is not cancelled, once, and never from within
+        `decide` or `cancel`. After a Decision a Refusal may follow: see `Resume`.
         """
         ...
 

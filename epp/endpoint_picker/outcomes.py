@@ -22,6 +22,8 @@ class Outcome(Enum):
     """The picker holds as many body bytes as `--max-buffered-bytes` allows."""
     TTL_EXPIRED = "rejected-ttl-expired"
     """It waited in the queue for as long as it may."""
+    EVICTED = "evicted"
+    """It was taken back from its server for a more important request."""
     CANCELLED = "rejected-context-cancelled"
     """The client left while it waited in the queue; there is no answer."""
     INTERNAL = "internal-error"
@@ -53,6 +55,7 @@ _STATUS = {
     Outcome.TOO_LARGE: 413,
     Outcome.OVERLOADED: 503,
     Outcome.TTL_EXPIRED: 429,
+    Outcome.EVICTED: 429,
     Outcome.CANCELLED: 503,
     Outcome.INTERNAL: 500,
 }
@@ -66,6 +69,7 @@ _CODE = {
     Outcome.TOO_LARGE: "RequestTooLarge",
     Outcome.OVERLOADED: "ServiceUnavailable",
     Outcome.TTL_EXPIRED: "ResourceExhausted",
+    Outcome.EVICTED: "ResourceExhausted",
     Outcome.CANCELLED: "ServiceUnavailable",
     Outcome.INTERNAL: "Internal",
 }
@@ -75,4 +79,5 @@ _RETRY_AFTER = {
     Outcome.SHUTTING_DOWN: 1,
     Outcome.OVERLOADED: 1,
     Outcome.TTL_EXPIRED: 1,
+    Outcome.EVICTED: 1,
 }

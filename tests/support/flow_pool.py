@@ -40,10 +40,19 @@ class Asked:
         self.waiting: Waiting | None = None
         self.is_cancelled = False
         self.is_over = False
+        self.has_begun = False
+        """Its response's headers have come."""
+        self.evicted: Refusal | None = None
         self.arrived_at = pool.now
         self.answered_at = 0.0
 
     def answer(self, answer: Decision | Refusal) -> None:
+        if self.is_dispatched:
+            assert isinstance(answer, Refusal)
+            if not self.is_over and not self.has_begun:
+                self.evicted = answer
+                self.end(status=0)
+            return
         self.answers.append(answer)
         self.answered_at = self.pool.now
         self.pool.answered.append(self)

@@ -66,6 +66,11 @@ class StandInProcessor:
         assert not self.waiting.cancelled
         return late
 
+    def evicted(self, late: Forward | Reply, now: float) -> Reply:
+        self._call("evicted")
+        assert isinstance(late, Reply)
+        return late
+
     def body_too_large(self, limit: int, now: float) -> Reply:
         self._call("body_too_large")
         return REPLY
@@ -149,4 +154,6 @@ class Peer:
 
     def _resumed(self, late: Forward | Reply) -> None:
         self.exchange.resumed(late, self.now)
+        if self.exchange.status is None:
+            self.exchange.on_resume = self._resumed
         self.replies += self.drain()

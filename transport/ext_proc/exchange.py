@@ -36,6 +36,8 @@ BATCH_CHUNKS: Final = 16
 #: Messages for the proxy, in order.
 Replies = Sequence[bytes]
 _NOTHING: Final[tuple[bytes, ...]] = ()
+#: States in which the request is on its way to a model server, or there.
+_AT_A_SERVER: Final = (Request.ANSWERED, Request.UNSEEN, Request.PASSING)
 
 
 class Status(NamedTuple):
@@ -72,7 +74,8 @@ class Exchange(Generic[Late]):
         self.processor = processor
         self.status: Status | None = None
         self.on_resume: Callable[[Late], None] | None = None
-        """Called with a late answer; the handler sets it while `waits` is true."""
+        """Called with a late answer. The handler sets it while `waits` is true, and after a late answer until
+        the end: `evict` takes another."""
         self._budget = budget
         self._request = Request.EXPECTED
         self._response = Response.EXPECTED
@@ -111,15 +114,25 @@ class Exchange(Generic[Late]):
     def resumed(self, late: Late, now: float) -> None:
         """Take what the processor waited for; the replies are in `more`, then look at `status`.
 
-        Does nothing when no answer is waited for.
+        Where it has the answer already, this is another in its place: see `evict`.
         """
         if self._waiting is None:
+            self.evict(late, now)
             return
         self._waiting = self.on_resume = None
         self._request = AFTER_WAITING[self._request]
         replies = self._answered(self.processor.resumed(late, now), now)
         if replies:
             self.backlog = chain(replies, self.backlog or ())
+
+    def evict(self, late: Late, now: float) -> None:
+        """Take the request back from its server: the processor's reply goes to the client.
+
+        Does nothing unless the request was answered late and its response has not begun.
+        """
+        if self._ended or self._response is not Response.EXPECTED or self._request not in _AT_A_SERVER:
+            return
+        self.backlog = iter(self._reply(self.processor.evicted(late, now), now))
 
     def more(self) -> Replies:
         """Return the next replies of the backlog; empty when there are none left."""
@@ -348,6 +361,7 @@ class Exchange(Generic[Late]):
         if self._ended:
             return
         self._ended = True
+        self.on_resume = None
         try:
             if self._waiting is not None:
                 self._cancel()

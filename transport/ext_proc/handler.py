@@ -85,7 +85,7 @@ class ProcessHandler(Generic[Late]):
         """Send the answer that the processor waited for, as far as the peer takes it."""
         try:
             self._exchange.resumed(late, self._clock())
-            if self._exchange.waits:
+            if self._exchange.status is None:
                 self._exchange.on_resume = self._resumed
             self._pump()
         except Exception as fault:

@@ -105,6 +105,13 @@ class Processor(Protocol[Late]):
         """Answer the request whose answer had to wait, or have it wait for something else."""
         ...
 
+    def evicted(self, late: Late, now: float) -> Reply:
+        """Answer in place of the model server that has the request: it is taken back from there.
+
+        Comes after `resumed` and before `response_headers`, at most once; `ended` follows.
+        """
+        ...
+
     def body_too_large(self, limit: int, now: float) -> Reply:
         """Refuse a request whose body exceeds `limit` bytes; comes in place of `request`."""
         ...

@@ -104,6 +104,7 @@ def flow_settings(
         trust_tenant_headers=spec.trust_tenant_headers,
         fail_open_after_s=spec.metrics_fail_open_after,
         model_limits=limits,
+        evicts=spec.enable_eviction,
     )
 
 
@@ -199,6 +200,7 @@ def with_flow(effective: Mapping[str, Any], flow: FlowSettings, names: Effective
         "usageLimitPolicyPluginRef": names.name(flow.usage_limits),
         "trustTenantHeaders": flow.trust_tenant_headers,
         "metricsFailOpenAfter": _text(flow.fail_open_after_s),
+        "enableEviction": flow.evicts,
         "modelLimits": [{"model": name, "maxRequests": most} for name, most in flow.model_limits.items()],
     }
     return {**effective, "featureGates": [FLOW_CONTROL_GATE], "flowControl": section}

@@ -6,7 +6,7 @@ A configuration that has one is answered with the reason, and docs/plugins.md li
 from collections.abc import Mapping
 from typing import Final
 
-_EVICTION: Final = "not yet: a request that was sent to a server is not taken back"
+_EVICTION: Final = "as a key: `flowControl.enableEviction`, which always goes by it"
 _CLUSTERS: Final = "no: endpoints are servers here, not clusters"
 
 #: Type -> why it is not offered: "not yet: ..." or "no: ...".
@@ -38,7 +38,6 @@ _SYNC: Final = "no: nothing in the field implements it"
 
 #: Path of a key, without indices -> why it is not offered. Keys below it share its reason.
 KEYS_NOT_OFFERED: Final[Mapping[str, str]] = {
-    "flowControl.enableEviction": _EVICTION,
     "dataLayer.discovery": "as a flag: `--endpoints-file`",
     "dataLayer.peerDiscovery": _SYNC,
     "dataLayer.crossReplicaSyncerPluginRef": _SYNC,

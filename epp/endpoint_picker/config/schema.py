@@ -143,6 +143,8 @@ class FlowControlSpec(Section):
     """Whether the fairness id in a request's headers counts; otherwise all requests are of one tenant."""
     metrics_fail_open_after: Seconds = 5.0
     """Age of an endpoint's metrics from which its requests in flight alone tell its load."""
+    enable_eviction: bool = False
+    """Whether requests below 0 that were sent are ended for more important ones that wait."""
     model_limits: tuple[ModelLimitSpec, ...] = Field(default=(), max_length=1000)
     """Models with a limit of requests in flight, the incoming one included."""
 

@@ -186,6 +186,12 @@ class Picking:
         self.record.priority = request.priority
         return self._refuse(late, now)
 
+    def evicted(self, late: Late, now: float) -> Reply:
+        """Answer the client of a request that the router takes back from its server."""
+        assert isinstance(late, Refusal)  # noqa: S101 - the router has decided before
+        self.record.outcome = late.outcome
+        return Reply(refusal_reply(self._headers, late.outcome, late.message, late.retry_after, None))
+
     def _decide(self, resume: Callable[[Late], None], now: float) -> Forward | Reply | Waiting:
         request, clock = self._request, self._clock
         assert request is not None  # noqa: S101 - set before

@@ -49,19 +49,21 @@ def refusal_reply(
     """
     message = message[:MAX_MESSAGE]
     status, reason = outcome.http_status, outcome.value
+    # The proxy tells the picker's details from its own by their hyphens.
+    details = reason if "-" in reason else f"request-{reason}"
     retry_after = outcome.retry_after if retry_after is None else retry_after
     added = [] if outcome in _ABOUT_THE_REQUEST else [(DROPPED_REASON, reason)]
     if retry_after:
         added.append(("retry-after", str(retry_after)))
     if headers is not None and headers.content_type.startswith("application/grpc"):
         code = _GRPC_CODES.get(status, StatusCode.INTERNAL)
-        return wire.immediate_reply(status, added, message, reason, grpc_status=code)
+        return wire.immediate_reply(status, added, message, details, grpc_status=code)
     if headers is not None and is_anthropic(headers):
         body = _anthropic(status, message, headers.request_id)
     else:
         body = _openai(status, message, reason, param)
     text = json.dumps(body, separators=(",", ":"))
-    return wire.immediate_reply(status, [_JSON, *added], text, reason)
+    return wire.immediate_reply(status, [_JSON, *added], text, details)
 
 
 def is_anthropic(headers: RequestHeaders) -> bool:

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.decision import Decision, Refusal, Resume, Waiting
-from endpoint_picker.flowcontrol.flights import Flight
+from endpoint_picker.flowcontrol.evictions import Evictions
+from endpoint_picker.flowcontrol.flights import Flight, Victim
 from endpoint_picker.flowcontrol.gate import Gate
 from endpoint_picker.flowcontrol.queue import Ended, FlowQueue
 from endpoint_picker.flowcontrol.queued import Queued
@@ -53,6 +54,10 @@ class FlowObserver(Protocol):
         """
         ...
 
+    def revoked(self, priority: int) -> None:
+        """Note that a request of this priority was taken back from its server."""
+        ...
+
 
 class FlowControl:
     """The flow control of one pool."""
@@ -60,6 +65,7 @@ class FlowControl:
     __slots__ = (
         "_cancel",
         "_decisions",
+        "_evictions",
         "_hold",
         "_is_draining",
         "_on_fault",
@@ -99,6 +105,7 @@ class FlowControl:
         self.observer = observer
         self._decisions: dict[Decision, Flight] = {}
         """The flights of the decisions that have not ended."""
+        self._evictions = Evictions(scheduler.pool.table)
         self._is_draining = False
         self._cancel = self.cancel  # bound once: each queued request keeps it
         self.replicas = 1
@@ -141,7 +148,9 @@ class FlowControl:
             return self._not_queued(request, _SHUTTING_DOWN)
         tenant = self.tenant_of(request)
         tokens = (request.prompt_bytes or len(request.prompt)) // BYTES_PER_TOKEN
-        if not self.queue.requests and self._may_pass(request, subset, now):
+        # What may be taken back goes through the queue: only an answer that waited can be taken back.
+        takes_back = self._settings.evicts and request.priority < 0
+        if not self.queue.requests and not takes_back and self._may_pass(request, subset, now):
             flight = self.queue.direct(request, tenant, tokens, now)
             if self.observer is not None:
                 self.observer.over(tenant, request.priority, request.model, Outcome.PICKED, None)
@@ -188,8 +197,24 @@ class FlowControl:
         """Answer the waits that are over and dispatch what there is room for; return when to call again."""
         ended, due = self.queue.advance(now)
         self._answer(ended, now)
-        queue = self.queue
-        for _ in range(DISPATCHED_AT_A_TIME):
+        sent = self._send(now)
+        if self._settings.evicts:
+            while sent < DISPATCHED_AT_A_TIME and self._evict(now):
+                more = self._send(now)
+                sent += more
+                if more:
+                    self._evictions.used()
+        if sent >= DISPATCHED_AT_A_TIME:
+            return now
+        if not self.queue.requests:
+            return None
+        again = now + LOOK_AGAIN_S
+        return again if due is None else min(due, again)
+
+    def _send(self, now: float) -> int:
+        """Dispatch what there is room for; return how many left the queue."""
+        queue, sent = self.queue, 0
+        while sent < DISPATCHED_AT_A_TIME:
             try:
                 taken = queue.next(now)
             except Exception as fault:  # third-party policies raise anything
@@ -198,10 +223,14 @@ class FlowControl:
                 if first is None:
                     break
                 self._answer([(first, INTERNAL)], now)
+                sent += 1
                 continue
             if taken is None:
                 break
             queued, flight = taken
+            sent += 1
+            if self._settings.evicts and queued.priority < 0 and not flight.is_promised:
+                flight.victim = Victim(queued.request, queued.resume)
             self._waited(queued, now - queued.enqueued_at)
             if self.observer is not None:
                 waited = now - queued.enqueued_at
@@ -211,12 +240,31 @@ class FlowControl:
                 queued.dispatched_to(answer)
             else:
                 self._resume(queued, answer)
-        else:
-            return now
-        if not queue.requests:
-            return None
-        again = now + LOOK_AGAIN_S
-        return again if due is None else min(due, again)
+        return sent
+
+    def _evict(self, now: float) -> bool:
+        """Take one request back from its server for one that waits; return whether that was done."""
+        band, evictions = self.queue.held_back(now), self._evictions
+        if band is None or not evictions.may(now, reads_metrics=self._settings.detector.reads_metrics):
+            return False
+        while (taken := evictions.take(band.priority)) is not None:
+            decision, flight = taken
+            if flight.victim is None:
+                continue
+            text = "the request was taken back from its server for a more important one"
+            refusal = Refusal(Outcome.EVICTED, text, self.queue.retry_after(flight.band, now))
+            try:
+                flight.victim.resume(refusal)
+            except Exception as fault:
+                self._on_fault(fault)
+            if decision in self._decisions:
+                continue  # its answer has begun
+            evictions.ended(decision, now)
+            self._refused(flight.victim.request, refusal, True)
+            if self.observer is not None:
+                self.observer.revoked(flight.band.priority)
+            return True
+        return False
 
     def _dispatch(
         self,
@@ -251,6 +299,8 @@ class FlowControl:
         """Keep the flight of a decision until its end; forget that of a refusal."""
         if isinstance(answer, Decision):
             self._decisions[answer] = flight
+            if flight.victim is not None:
+                self._evictions.add(answer, flight)
             self.gate.sent()
         else:
             self.forget(flight)
@@ -309,6 +359,8 @@ class FlowControl:
         flight = self._decisions.get(decision)
         if flight is not None:
             flight.answered = True
+            if flight.victim is not None:
+                self._evictions.discard(decision, flight)
             if self.queue.requests:
                 self._wake()
 
@@ -317,6 +369,8 @@ class FlowControl:
         flight = self._decisions.pop(decision, None)
         if flight is None:
             return
+        if flight.victim is not None:
+            self._evictions.discard(decision, flight)
         ledger = self._scheduler.pool.ledger
         for reservation in decision.reservations:
             ledger.freed(reservation)
@@ -339,7 +393,9 @@ class FlowControl:
 
     def endpoints_changed(self) -> None:
         """Note that endpoints came or went."""
-        self.queue.endpoints_changed(self._scheduler.pool.clock())
+        now = self._scheduler.pool.clock()
+        self.gate.saturation(now)  # from here on the gate knows them
+        self.queue.endpoints_changed(now)
         self._wake()
 
     def priorities_changed(self) -> None:

@@ -5,7 +5,8 @@ those that decode; the fuller stage counts. Between two scrapes the ledger is th
 the page counts as the server's queue, and what ended since then counts no longer.
 
 Metrics that stay away must not close the pool for good. An endpoint whose metrics are older than
-`fail_open_after_s` is judged by the requests in flight alone, at `BLIND_REQUESTS` an endpoint.
+`fail_open_after_s` is judged by the requests in flight alone, at `BLIND_REQUESTS` an endpoint. Where no
+endpoint of a stage ever showed metrics, that is so `NEVER_SEEN_S` after they came: they have none to show.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ EFFECTIVE: Final = "effective"
 _JUDGED: Final = (PREFILL, DECODE)
 #: Requests in flight at which an endpoint without metrics counts as full.
 BLIND_REQUESTS: Final = 100
+#: Seconds after which a stage that never showed metrics is taken to have none. Long enough for the first
+#: pages of servers that do: after a start of the picker they may be full.
+NEVER_SEEN_S: Final = 0.5
 #: Seconds after which a saturation is computed again although nothing was noted: metrics may have become old.
 _REFRESH_S: Final = 0.1
 
@@ -33,13 +37,13 @@ class Gate:
     __slots__ = (
         "_at",
         "_estimate",
+        "_known_since",
         "_ledger",
         "_marks",
         "_models",
         "_rows",
         "_sent",
         "_settings",
-        "_stale_since",
         "_step",
         "_table",
         "_version",
@@ -64,8 +68,8 @@ class Gate:
         self._sent = 0
         self._models: dict[str, int] = {}
         """Model with a limit to its requests in flight."""
-        self._stale_since: dict[tuple[int, int], float] = {}
-        """(row, generation) of an endpoint that never showed metrics, to when that was first noticed."""
+        self._known_since: dict[tuple[int, int], float] = {}
+        """(row, generation) of a ready endpoint, to when it was first seen here."""
         self.stages: dict[str, float] = {}
         """Stage to its saturation when it was last computed."""
         self.stale = 0
@@ -134,7 +138,7 @@ class Gate:
     def _compute(self, now: float) -> None:
         table = self._table
         if table.version != self._version:
-            self._follow()
+            self._follow(now)
         detector = self._settings.detector
         effective = 0.0 if self._rows else 1.0
         step = 0.0
@@ -159,18 +163,21 @@ class Gate:
 
     def _without_blind(self, rows: Rows, load: float, now: float) -> float:
         """Return the load with the endpoints whose metrics stay away judged by the ledger."""
-        table, known = self._table, self._stale_since
+        table, known = self._table, self._known_since
         old = table.scraped_at[rows] < now - self._settings.detector.max_age_s
         stale = rows[old].tolist()
         if not stale:
             return load
         self.stale += len(stale)
         blind = []
+        patience = self._settings.fail_open_after_s
+        if float(table.scraped_at[rows].max()) == -np.inf:
+            patience = min(patience, NEVER_SEEN_S)
         for row in stale:
             since = table.scraped_at.item(row)
             if since == -np.inf:
-                since = known.setdefault((row, table.generation[row]), now)
-            if now - since >= self._settings.fail_open_after_s:
+                since = known[row, table.generation[row]]
+            if now - since >= patience:
                 blind.append(row)
         if not blind:
             return load
@@ -179,18 +186,18 @@ class Gate:
         # A row with old metrics counts 1.0 in the mean; count it by what is in flight instead.
         return load - (len(blind) - alone) / rows.size
 
-    def _follow(self) -> None:
+    def _follow(self, now: float) -> None:
         """Sort the ready endpoints into stages."""
         table = self._table
         self._version = table.version
         found: dict[str, list[int]] = {}
-        current = set()
+        known, self._known_since = self._known_since, {}
         for row in table.ready_rows.tolist():
             endpoint = table.endpoints[row]
-            current.add((row, table.generation[row]))
+            key = (row, table.generation[row])
+            self._known_since[key] = known.get(key, now)
             for stage in () if endpoint is None else stages_of(endpoint.labels):
                 if stage in _JUDGED:
                     found.setdefault(stage, []).append(row)
         self._rows = {stage: np.array(rows, dtype=np.intp) for stage, rows in found.items()}
-        self._stale_since = {key: at for key, at in self._stale_since.items() if key in current}
         self.stages = {}

@@ -227,6 +227,7 @@ class FlowQueue:
             taken = self._take(favoured, now)
             if taken is not None:
                 self._since_aged = 0
+                taken[1].is_promised = True
                 return taken
         for band, ceiling in zip(self.bands, ceilings, strict=True):
             if not len(band.lanes):
@@ -237,6 +238,12 @@ class FlowQueue:
             if taken is not None:
                 return taken
         return None
+
+    def held_back(self, now: float) -> Band | None:
+        """Return the highest band whose requests wait for room; ask when `next` returned None."""
+        if self._is_pool_empty or now < self.opens_at:
+            return None
+        return next((band for band in self.bands if len(band.lanes)), None)
 
     def ceiling(self, priority: int, now: float) -> float:
         """Return the saturation from which requests of the priority are held back."""

@@ -52,6 +52,8 @@ class FlowSettings:
     """Age of an endpoint's metrics from which the ledger alone tells its load."""
     model_limits: Mapping[str, int] = field(default_factory=dict)
     """Model to the most requests in flight."""
+    evicts: bool = False
+    """Whether requests below 0 at servers are ended for more important ones."""
 
     @property
     def policies(self) -> tuple[Plugin, ...]:

@@ -35,7 +35,17 @@ _REJECTED: Final = {
 class FlowMetrics:
     """A `FlowObserver`; it adds its families to the picker's."""
 
-    __slots__ = ("_durations", "_flow", "_ids", "_pairs", "_pool", "_requests", "_totals", "_waits")
+    __slots__ = (
+        "_durations",
+        "_flow",
+        "_ids",
+        "_pairs",
+        "_pool",
+        "_requests",
+        "_revocations",
+        "_totals",
+        "_waits",
+    )
 
     def __init__(self, metrics: PickerMetrics, pool: str, flow: Callable[[], FlowControl | None]) -> None:
         """`flow` returns the flow control in use; while it returns None the gauges have no series."""
@@ -45,6 +55,7 @@ class FlowMetrics:
         self._pairs: set[tuple[str, str]] = set()
         self._durations = metrics.add_histogram("flow_control_request_queue_duration_seconds")
         self._requests = metrics.add_counts("flow_control_requests_total")
+        self._revocations = metrics.add_counts("flow_control_revocations_issued_total")
         self._waits: dict[tuple[str, int, str, str], Buckets] = {}
         self._totals: dict[tuple[int, str], Count] = {}
         for name, read in (
@@ -83,6 +94,10 @@ class FlowMetrics:
             wait = self._durations.labels(tenant, str(priority), how, self._pool, model, model)
             self._waits[key] = wait
         wait.observe(waited_s or 0.0)
+
+    def revoked(self, priority: int) -> None:
+        """Count a request that was taken back from its server."""
+        self._revocations.labels(str(priority), self._pool).value += 1
 
     def _bounded(self, tenant: str, model: str) -> tuple[str, str]:
         if tenant not in self._ids:

@@ -290,6 +290,12 @@ _ALL: Final = (
         ("outcome", "priority", "inference_pool"),
     ),
     Family(
+        "flow_control_revocations_issued_total",
+        _COUNTER,
+        "Requests that were taken back from their servers for more important ones, by their priority.",
+        ("priority", "inference_pool"),
+    ),
+    Family(
         "flow_control_failed_open_endpoints",
         _GAUGE,
         "Endpoints judged by their requests in flight alone, as their metrics stay away.",

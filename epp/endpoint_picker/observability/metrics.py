@@ -208,6 +208,8 @@ class PickerMetrics:
         if code:
             self.request_errors.labels(*series.labels, code).value += 1
         if record.outcome is not Outcome.PICKED:
+            if record.outcome is Outcome.EVICTED:
+                series.running.value -= 1
             return
         series.running.value -= 1
         if record.served_by and record.served_by != record.endpoint:

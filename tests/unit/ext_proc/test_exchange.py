@@ -246,6 +246,38 @@ def test_a_late_answer_brings_the_replies_of_one_at_once(
     assert not late.exchange.waits
 
 
+@pytest.mark.parametrize("messages", ASKS.values(), ids=ASKS.keys())
+def test_a_request_is_taken_back_after_a_late_answer(messages: tuple[bytes, ...]) -> None:
+    peer = Peer(None)
+    peer.feed(*messages)
+    peer.resume(FORWARD)
+    assert peer.processor.endings == []
+    assert peer.resume(REPLY) == [REPLY.payload]
+    assert peer.exchange.status == (StatusCode.OK, "")
+    assert peer.processor.endings == [Ending.REFUSED]
+    assert peer.budget.held_bytes == 0
+    assert peer.resume(REPLY) == []
+    assert peer.feed(RESPONSE) == []
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_request_whose_response_has_begun_is_not_taken_back(end: bool) -> None:
+    peer = Peer(None)
+    peer.feed(HEADERS, LAST)
+    peer.resume(FORWARD)
+    peer.feed(wire.response_headers(end=end))
+    assert peer.resume(REPLY) == []
+    assert peer.exchange.status is None
+    assert "evicted" not in peer.processor.calls
+
+
+def test_a_request_that_was_answered_at_once_is_not_taken_back() -> None:
+    peer = Peer(FORWARD)
+    peer.feed(HEADERS, LAST)
+    peer.exchange._resume(REPLY)  # what `resume` of the processor is
+    assert peer.exchange.status is None
+
+
 def test_trailers_that_come_while_an_answer_waits_are_answered_after_the_headers() -> None:
     peer = Peer(None)
     assert peer.feed(UNSEEN_BODY, TRAILERS) == []

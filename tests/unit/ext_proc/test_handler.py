@@ -87,6 +87,21 @@ def test_a_late_forward_is_sent_and_the_stream_goes_on() -> None:
     assert call.stream.status is None
 
 
+def test_a_request_that_is_taken_back_finishes_the_stream_and_drops_the_rest_of_its_body() -> None:
+    call = Call(None)
+    call.stream.room = False
+    call.feed(HEADERS, wire.request_body(LARGE, end=True))
+    call.resume(FORWARD)
+    assert call.budget.held_bytes > 0
+    call.handler.writable()
+    call.resume(REPLY)
+    call.handler.writable()
+    assert wire.kinds(call.stream.sent[-1:]) == ["immediate_response"]
+    assert call.stream.status is StatusCode.OK
+    assert call.budget.held_bytes == 0
+    assert call.processor.endings == [Ending.REFUSED]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_an_immediate_reply_finishes_the_stream(late: bool) -> None:
     call = Call(None if late else REPLY)

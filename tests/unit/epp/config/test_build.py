@@ -296,9 +296,9 @@ def test_the_old_place_of_the_detector_is_read_with_a_warning() -> None:
             "schedulingProfiles: [{name: a}, {name: b}]", "schedulingProfiles", "keep one", id="two profiles"
         ),
         pytest.param(
-            "flowControl: {enableEviction: true}",
-            "flowControl.enableEviction",
-            "is not taken back",
+            "dataLayer: {peerDiscovery: {pluginRef: x}}",
+            "dataLayer.peerDiscovery",
+            "not offered",
             id="not acted on",
         ),
         pytest.param(

@@ -294,8 +294,6 @@ def test_the_old_keys_load_with_a_warning_each() -> None:
 
 
 NOT_YET = """
-flowControl:
-  enableEviction: true
 dataLayer:
   discovery: {pluginRef: d}
   peerDiscovery: {pluginRef: e}
@@ -310,7 +308,6 @@ def test_every_other_key_of_the_shape_is_answered_with_the_reason() -> None:
         f"{section}.{key}" for section, keys in yaml.safe_load(NOT_YET).items() for key in keys
     }
     assert all(message.startswith("not offered in this version: ") for message in faults.values())
-    assert "is not taken back" in faults["flowControl.enableEviction"]
     assert "--endpoints-file" in faults["dataLayer.discovery"]
 
 
@@ -324,6 +321,7 @@ plugins:
 flowControl:
   maxBytes: 10G
   maxRequests: "1k"
+  enableEviction: true
   defaultRequestTTL: 30s
   noEndpointRequestTTL: 5m
   defaultPriorityBand: {maxRequests: 100}
@@ -352,6 +350,7 @@ def test_flow_control_is_taken_as_the_router_writes_it() -> None:
     assert flow.band(1).ordering.type_name == "slo-deadline-ordering-policy"
     assert flow.usage_limits.type_name == "priority-holdback-policy"
     assert flow.detector is config.scheduling.detector
+    assert flow.evicts
 
 
 def test_without_the_gate_the_section_is_read_for_its_detector_only() -> None:

@@ -131,6 +131,7 @@ CHANGES = {
             ("noEndpointRequestTTL", "60s", "1s"),
             ("trustTenantHeaders", "false", "true"),
             ("metricsFailOpenAfter", "5s", "1s"),
+            ("enableEviction", "false", "true"),
             ("modelLimits", "[]", "[{model: a, maxRequests: 1}]"),
             ("priorityBands", "[]", "[{priority: 3}]"),
             ("defaultPriorityBand", "{}", "{maxRequests: 3}"),

@@ -1,6 +1,7 @@
 """What a client gets in place of an answer, in the dialect that it speaks."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,3 +129,11 @@ def test_the_page_in_docs_lists_every_answer_with_its_status() -> None:
     for outcome in Outcome:
         if outcome is not Outcome.PICKED:
             assert rows[outcome.value][1].strip() == str(outcome.http_status), outcome
+
+
+def test_the_proxy_can_tell_every_answer_from_its_own() -> None:
+    for outcome in Outcome:
+        answer = pb.ProcessingResponse.FromString(refusal_reply(None, outcome, "no", None, None))
+        assert (
+            re.fullmatch("[a-z]+(-[a-z]+)+", answer.immediate_response.details) or outcome is Outcome.PICKED
+        )

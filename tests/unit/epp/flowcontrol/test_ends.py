@@ -217,6 +217,15 @@ def internal_queued() -> Asked:
     return dispatched_late(change=fail)
 
 
+def evicted() -> Asked:
+    pool = FlowPool(SMALL + "  enableEviction: true\n", 1, PRIORITIES)
+    asked = [pool.ask("batch") for _ in range(2)][-1]
+    assert pool.ask("high").is_dispatched
+    assert asked.evicted is not None
+    asked.answers = [asked.evicted]
+    return asked
+
+
 def internal_dispatched() -> Asked:
     return dispatched_late(change=lambda pool: with_stage(pool, admitters=(FailingAdmitter({}).refusal,)))
 
@@ -236,6 +245,7 @@ CASES: list[tuple[str, str, Callable[[], Asked], int, str, bool]] = [
     ("filters left nothing", "dispatched", filtered_late, 503, "rejected-no-endpoints", True),
     ("an admitter refused", "dispatched", admitter_at_once, 429, "rejected-saturated", True),
     ("an admitter refused", "dispatched", admitter_late, 429, "rejected-saturated", True),
+    ("evicted", "dispatched", evicted, 429, "evicted", True),
     ("a plugin failed", "before the queue", internal_before, 500, "internal-error", False),
     ("a plugin failed", "before the queue", internal_entering, 500, "internal-error", False),
     ("a plugin failed", "queued", internal_queued, 500, "internal-error", False),

@@ -17,7 +17,7 @@ class Page:
     """A pool with its metrics page."""
 
     def __init__(self, config: str = LIMITED) -> None:
-        self.pool = FlowPool(config, 1, {"five": 5})
+        self.pool = FlowPool(config, 1, {"five": 5, "batch": -5, "worst": -9})
         self.metrics = PickerMetrics()
         self.pool.router.observe_flow(FlowMetrics(self.metrics, "p", lambda: self.pool.router.flow))
 
@@ -81,6 +81,13 @@ def test_every_end_is_counted_with_its_wait() -> None:
     assert sums[("a", "Dispatched", "5")] == 4.0
     assert sums[("a", "EvictedTTL", "5")] == 10.0
     assert sums[("default-flow", "Dispatched", "0")] == 0.0
+
+
+def test_requests_that_are_taken_back_are_counted_by_their_priority() -> None:
+    page = Page(LIMITED + "  enableEviction: true\n")
+    for objective in ("batch", "worst", "five"):
+        assert page.pool.ask(objective).is_dispatched
+    assert page.values("revocations_issued_total") == {("-9",): 1}
 
 
 def test_fairness_ids_that_clients_invent_are_bounded() -> None:

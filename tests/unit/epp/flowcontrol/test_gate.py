@@ -97,12 +97,39 @@ def test_stale_metrics_close_the_pool_until_they_have_been_away_for_long() -> No
     assert dispatched(asked) == 101
 
 
-def test_a_server_that_never_showed_metrics_is_judged_by_the_ledger_in_time() -> None:
+def test_a_pool_without_metrics_is_soon_judged_by_the_ledger() -> None:
     pool = Servers(CONFIG, 1)
     asked = pool.many()
-    assert dispatched(asked) == 0
-    pool.wait(6.0)
+    pool.wait(0.4)
+    assert dispatched(asked) == 0  # the first page may still come
+    pool.wait(0.7)
     assert dispatched(asked) == 40
+    assert pool.flow.gate.failed_open == 1
+
+
+def test_an_idle_pool_without_metrics_lets_its_first_request_through() -> None:
+    pool = Servers(CONFIG, 2)
+    pool.wait(0.6)
+    assert pool.ask().is_dispatched
+    pool.have([1, 2, 3])  # a server that has not been asked yet changes nothing
+    assert pool.ask().is_dispatched
+
+
+def test_one_server_of_several_without_metrics_waits_its_time() -> None:
+    pool = Servers(CONFIG, 1)
+    pool.page(8)
+    pool.have([1, 2])
+    asked = pool.ask()
+    for _ in range(4):
+        pool.wait(0.9)
+        pool.router.table.scraped_at[0] = pool.now
+        pool.router.page_read()
+        pool.settle()
+    assert not asked.is_dispatched
+    pool.wait(2.0)
+    pool.router.table.scraped_at[0] = pool.now
+    pool.flow.look()
+    assert pool.flow.gate.failed_open == 1
 
 
 def roles(*names: str) -> Any:
