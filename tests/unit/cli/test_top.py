@@ -102,9 +102,9 @@ HOSTILE = "\x1b]0;title\x07\x1b[2Ja\u009b31m\u202eb\nc"
 
 def test_names_of_clients_cannot_act_on_the_terminal() -> None:
     frame = frame_of("picker-1", state(endpoint(1)), queue({**flow(1), "tenant": HOSTILE}))
-    console = Console(file=io.StringIO(), width=200)
-    console.print(drawn([frame], HOSTILE))
-    for shown in (plain(frame), console.file.getvalue()):
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(drawn([frame], HOSTILE))
+    for shown in (plain(frame), screen.getvalue()):
         assert "]0;title" in shown
         assert not [each for each in shown.replace("\n", "") if not each.isprintable()]
 
