@@ -5,6 +5,8 @@ from typing import Final
 
 #: Time constant of the mean, seconds.
 TAU_S: Final = 10.0
+#: Seconds without an event after which the rate is unknown: what is left of the mean says nothing then.
+SILENT_S: Final = 3 * TAU_S
 #: Bounds of `Retry-After`, seconds.
 SHORTEST_S: Final = 1
 LONGEST_S: Final = 300
@@ -27,9 +29,11 @@ class DrainRate:
         self._at = now
 
     def per_second(self, now: float) -> float:
-        """Return the mean rate; the time before the first call counts for nothing."""
+        """Return the mean rate, 0 after `SILENT_S` without an event. The time before the first call counts
+        for nothing.
+        """
         age = now - self._since
-        if age <= 0.0 or not self._sum:
+        if age <= 0.0 or not self._sum or now - self._at > SILENT_S:
             return 0.0
         return self._sum * exp((self._at - now) / TAU_S) / (TAU_S * (1.0 - exp(-age / TAU_S)))
 
