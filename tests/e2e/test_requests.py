@@ -32,7 +32,8 @@ def ask(stage: Stage, wanted: Ask) -> Result:
     [
         pytest.param(b"this is not JSON", "JSON", id="not JSON"),
         pytest.param(b'{"prompt": "no model"}', "model", id="no model"),
-        pytest.param(b"[" * 100_000, "nested too deeply", id="nested without end"),
+        pytest.param(b"[" * 100_000, "not a JSON object", id="a list without end"),
+        pytest.param(b'{"prompt": ' + b"[" * 100_000, "nested too deeply", id="nested without end"),
         pytest.param(b"", "", id="empty"),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(kube: Kube) ->
         )
     )
     kube.await_log("deaf", "deaf")
-    pids = kube.cluster.container_pids("default", "deaf", "main")
+    pids = eventually("its process", lambda: kube.cluster.container_pids("default", "deaf", "main"))
     kube.run("delete", "pod", "deaf", "--wait=false")
     eventually("end of the pod", lambda: not kube.pod("deaf"))
     assert not psutil.pid_exists(pids[0])
