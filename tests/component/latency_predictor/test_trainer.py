@@ -273,10 +273,12 @@ async def test_the_endpoints_of_the_other_projects_client(trainer: Any) -> None:
         "prefill_tokens_in_flight": 0,
         "decode_tokens_in_flight": 0,
     }
+    # Equal samples of one time would all be held out, or none of them.
+    entries = [{**entry, "input_token_length": 100 + each} for each in range(120)]
     async with aiohttp.ClientSession(trainer.http) as session:
         async with session.get("/readyz") as answer:
             assert (answer.status, await answer.json()) == (200, {"status": "ready"})
-        async with session.post("/add_training_data_bulk", json={"entries": [entry] * 120}) as answer:
+        async with session.post("/add_training_data_bulk", json={"entries": entries}) as answer:
             assert answer.status == 202
             assert await answer.json() == {"message": "Accepted 120 training samples."}
         bad = {**entry, "kv_cache_percentage": 50}
