@@ -121,7 +121,7 @@ _TRUST_NEEDS_A_QUEUE: Final = "!self.?trustTenantHeaders.orValue(false) || self.
 
 
 class FlowControlSpec(ApiType):
-    """How requests are told apart by objective and tenant, and whether they wait while the pool is full."""
+    """Priorities by objective, fair shares by tenant, and a queue for requests while the pool is full."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -149,7 +149,7 @@ def _missed(expected: Expected, prompts: list[SimulatedRequest]) -> int:
 
 
 class WatchedServers:
-    """The servers of a pool with the requests on each, whoever chose them."""
+    """The servers of a pool with all requests on each: the policy's and foreign ones."""
 
     def __init__(self, pool: Surroundings) -> None:
         self._clock = pool.clock

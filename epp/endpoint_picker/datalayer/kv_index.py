@@ -37,7 +37,7 @@ ENTRY_BYTES: Final = 160
 MAX_TIERS: Final = 8
 #: Most blocks that count as held by prompts on their way.
 MAX_SPECULATIVE: Final = 200_000
-#: Most names of models, and of adapters, that are told apart.
+#: Most distinct model names, and most distinct adapter names, that the index keeps.
 MAX_MODELS: Final = 64
 MAX_ADAPTERS: Final = 10_000
 #: Parts of a tier's dict: at 2,500,000 blocks enlarging one takes half a millisecond.

@@ -75,7 +75,7 @@ class FairnessPolicy(Plugin):
     __slots__ = ()
 
     completion_weight: float = 2.0
-    """Tokens of a prompt that one token of an answer counts as, in what `Lanes.served` is told."""
+    """Weight of a completion token in the amount passed to `Lanes.served`; a prompt token weighs 1."""
 
     @abstractmethod
     def lanes(self) -> Lanes:
