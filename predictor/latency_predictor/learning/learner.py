@@ -15,7 +15,7 @@ from latency_contract.bundles import Bundle, sha256
 from latency_contract.manifest import Manifest, TargetModel, version_name
 from latency_contract.regimes import REGIMES, regimes_of
 from latency_contract.sample_wire import COLUMNS, SampleBatch
-from latency_contract.schema import COLUMN, SCHEMA_HASH, TARGETS, Target
+from latency_contract.schema import INPUTS, SCHEMA_HASH, TARGETS, Target
 from latency_contract.states import State
 from latency_predictor.learning.candidates import RECENT, Candidate, candidate
 from latency_predictor.learning.candidates import errors as judged
@@ -101,6 +101,7 @@ class Learner:
         self._is_seeded = False
         self._new = 0
         self._trained_at: float | None = None
+        self._has_fitted = False
         self._moved_since: float | None = None
         self._after = 0
         """Samples since then."""
@@ -173,6 +174,8 @@ class Learner:
         pause = now - self._trained_at
         if pause < settings.least_pause_s:
             return ""
+        if not self._has_fitted:
+            return "first"
         if self._moved_since is not None and self._new >= max(
             LEAST_AFTER_MOVE, settings.growth * self._after
         ):
@@ -199,6 +202,7 @@ class Learner:
             fitted = [fit(kept, target, each) for each in settings]
             found = [candidate(target, each, kept, held, since_s) for each in fitted if each is not None]
             if found:
+                self._has_fitted = True
                 best = min(found, key=self._recent_error)
                 done = self._promote(target, best, has_moved=since_s > 0)
                 (promoted if done else refused).append(target)
@@ -328,9 +332,19 @@ class Learner:
 
 
 def held_out(batch: SampleBatch) -> NDArray[np.bool_]:
-    """Return which rows are held out: by a checksum of time and prompt, the same after a restart."""
-    keys = np.column_stack([batch.time_s, batch.matrix[:, COLUMN["input_tokens"]].astype(np.float64)])
-    return np.array([zlib.crc32(each.tobytes()) % HELD_OUT == 0 for each in keys], dtype=np.bool_)
+    """Return which rows are held out: by a checksum of the row, the same after a restart.
+
+    Of a batch's rows that are equal in everything, each has a number, so that they are not all held out.
+    """
+    columns = [batch.time_s.astype("<f8").view("<f4").reshape(-1, 2), batch.matrix[:, :INPUTS], batch.actual]
+    rows = np.ascontiguousarray(np.hstack(columns), dtype="<f4")
+    seen: dict[bytes, int] = {}
+    found = np.zeros(len(rows), np.bool_)
+    for number, row in enumerate(rows):
+        key = row.tobytes()
+        before = seen[key] = seen.get(key, -1) + 1
+        found[number] = zlib.crc32(before.to_bytes(4, "little"), zlib.crc32(key)) % HELD_OUT == 0
+    return found
 
 
 def _rows(batch: SampleBatch, mask: NDArray[np.bool_]) -> SampleBatch:

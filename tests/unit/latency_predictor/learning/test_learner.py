@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from latency_contract.bundles import Bundle
 from latency_contract.regimes import REGIMES, regimes_of
+from latency_contract.sample_wire import COLUMNS, SampleBatch
 from latency_contract.schema import Target
 from latency_contract.states import Ended, State
 from latency_predictor.learning.fit import FitSettings
@@ -116,8 +117,28 @@ def test_samples_are_held_out_alike_after_a_restart() -> None:
     held = held_out(made)
     assert 0.07 < held.mean() < 0.13
     np.testing.assert_array_equal(held, held_out(made))
-    half = dataclasses.replace(made, time_s=made.time_s[1000:], matrix=made.matrix[1000:])
+    half = dataclasses.replace(
+        made, time_s=made.time_s[1000:], matrix=made.matrix[1000:], actual=made.actual[1000:]
+    )
     np.testing.assert_array_equal(held[1000:], held_out(half))
+
+
+def test_a_tenth_of_a_burst_of_equal_samples_is_held_out() -> None:
+    one = batch(1)
+    columns = {name: np.repeat(getattr(one, name), 2000, axis=0) for name, _, _ in COLUMNS}
+    held = held_out(SampleBatch((), **columns))
+    assert 0.07 < held.mean() < 0.13
+
+
+def test_a_training_that_had_nothing_to_fit_is_not_the_first() -> None:
+    learner = Learner(dataclasses.replace(SETTINGS, least_samples=10))
+    learner.take(batch(20), START_S)
+    assert learner.due(START_S) == "first"
+    assert learner.train(START_S).promoted == ()
+    assert learner.due(START_S + 9) == ""
+    learner.take(batch(1, seed=4), START_S + 9)
+    assert learner.due(START_S + 7) == ""
+    assert learner.due(START_S + 9) == "first"
 
 
 def test_a_slower_engine_is_out_of_routing_within_200_and_learned_within_2000() -> None:
