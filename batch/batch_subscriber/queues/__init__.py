@@ -1,0 +1,1 @@
+"""Queues of jobs: the interface and its implementations."""

@@ -1,0 +1,1 @@
+"""Stores of results: the interface and its implementations."""
