@@ -166,12 +166,19 @@ ENGINES: Final[Mapping[str, Engine]] = {
 OLD_ENGINE_LABEL: Final = "inference.networking.k8s.io/engine-type"
 
 
+def engine_name(
+    labels: Mapping[str, str], label_key: str, default: str, engines: Mapping[str, Engine] = ENGINES
+) -> str:
+    """Return the name of the engine that the pod's labels name; absent or unknown is the default one."""
+    named = labels.get(label_key) or labels.get(OLD_ENGINE_LABEL, "")
+    return named if named in engines else default
+
+
 def engine_of(
     labels: Mapping[str, str], label_key: str, default: str, engines: Mapping[str, Engine] = ENGINES
 ) -> Engine:
-    """Return the engine that the pod's labels name; absent or unknown is the default one."""
-    named = labels.get(label_key) or labels.get(OLD_ENGINE_LABEL, "")
-    return engines.get(named) or engines[default]
+    """Return the engine of that name."""
+    return engines[engine_name(labels, label_key, default, engines)]
 
 
 class LargestReader:

@@ -1,7 +1,9 @@
-"""How right the predictions were, by target and regime: counts for metrics. Pure."""
+"""How right the predictions were: counts for metrics by target and regime, and the newest errors. Pure."""
 
 from bisect import bisect_left
-from typing import Final
+from collections import deque
+from statistics import median
+from typing import Final, NamedTuple
 
 from latency_contract.regimes import REGIME_NAMES
 from latency_contract.schema import TARGET_NAMES, Target
@@ -19,6 +21,22 @@ SECOND_BOUNDS: Final[dict[Target, tuple[float, ...]]] = {
         1, 1.5, 2, 3, 4.5, 6, 12, 18, 24, 30, 36, 48, 60, 90, 120, 180, 270, 360,
     ),
 }  # fmt: skip
+
+
+#: Newest judged requests of a target that `Accuracy.newest` rests on.
+NEWEST: Final = 500
+
+
+class Errors(NamedTuple):
+    """Of the newest judged requests of one target."""
+
+    judged: int
+    median_absolute: float
+    """Of |actual - predicted| / predicted."""
+    median: float
+    """The same with its sign: positive where requests take longer than predicted."""
+    within_bound: float
+    """Part of the requests that took no longer than the upper bound."""
 
 
 class Spread:
@@ -52,19 +70,39 @@ class Regime:
 class Accuracy:
     """Errors by (target, regime)."""
 
-    __slots__ = ("regimes",)
+    __slots__ = ("_newest", "regimes")
 
     def __init__(self) -> None:
         self.regimes: dict[tuple[str, str], Regime] = {}
+        self._newest: dict[str, deque[tuple[float, bool]]] = {}
+        """By target: relative error, and whether it was within the bound."""
 
     def judge(self, target: Target, regime: int, actual: float, predicted: float, bound: float) -> None:
         """Note what a request took beside what was predicted; NaN in any of them is passed over."""
         if not (actual == actual and predicted > 0.0 and bound == bound):
             return
-        key = (TARGET_NAMES[target], REGIME_NAMES[regime])
+        name = TARGET_NAMES[target]
+        key = (name, REGIME_NAMES[regime])
         found = self.regimes.get(key)
         if found is None:
             found = self.regimes[key] = Regime()
-        found.errors.add((actual - predicted) / predicted)
+        error, within = (actual - predicted) / predicted, actual <= bound
+        found.errors.add(error)
         found.judged += 1
-        found.within += actual <= bound
+        found.within += within
+        newest = self._newest.get(name)
+        if newest is None:
+            newest = self._newest[name] = deque(maxlen=NEWEST)
+        newest.append((error, within))
+
+    def newest(self) -> dict[str, Errors]:
+        """Return the errors of the newest requests by the target's name; targets not judged are absent."""
+        return {
+            name: Errors(
+                len(each),
+                median(abs(error) for error, _ in each),
+                median(error for error, _ in each),
+                sum(within for _, within in each) / len(each),
+            )
+            for name, each in self._newest.items()
+        }

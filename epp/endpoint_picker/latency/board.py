@@ -51,7 +51,6 @@ class Board:
 
     __slots__ = (
         "_answers",
-        "_class_label",
         "_outputs",
         "_rate_at",
         "_role_label",
@@ -59,6 +58,7 @@ class Board:
         "_table",
         "_values",
         "_version",
+        "class_label",
     )
 
     def __init__(self, table: EndpointTable) -> None:
@@ -67,7 +67,8 @@ class Board:
         self._answers = [0] * len(table.endpoints)
         self._rate_at = np.zeros(len(table.endpoints))
         self._outputs: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
-        self._role_label = self._class_label = ""
+        self._role_label = self.class_label = ""
+        """Pod labels; "" is none."""
         self._scrapes = self._version = -1
         table.on_free(self._forget)
         for row in range(len(table.endpoints)):
@@ -75,7 +76,7 @@ class Board:
 
     def configure(self, *, role_label: str, class_label: str) -> None:
         """Set the pod labels that name an endpoint's role and its class; "" is none."""
-        self._role_label, self._class_label = role_label, class_label
+        self._role_label, self.class_label = role_label, class_label
         self._version = -1
 
     def matrix(
@@ -112,6 +113,10 @@ class Board:
         if known is None:
             return limit if limit < math.inf else math.nan
         return min(known[0], limit)
+
+    def has(self, row: int, generation: int) -> bool:
+        """Tell whether the row still has the endpoint that it had at `generation`."""
+        return self._table.generation[row] == generation
 
     def sent(self, row: int, tokens: float, now: float) -> None:
         """Note a request with these uncached prompt tokens on its way to the row's endpoint."""
@@ -172,7 +177,7 @@ class Board:
             endpoint = table.endpoints[row]
             labels = {} if endpoint is None else endpoint.labels
             column[_ROLE][row] = role_of(labels.get(self._role_label) if self._role_label else None)
-            column[_CLASS][row] = class_code(labels.get(self._class_label) if self._class_label else None)
+            column[_CLASS][row] = class_code(labels.get(self.class_label) if self.class_label else None)
 
     def _adapter_states(self, model: str, rows: list[int]) -> int | list[int]:
         adapters = self._table.adapters

@@ -14,8 +14,10 @@ import numpy as np
 
 from endpoint_picker.datalayer.table import EndpointTable, Rows
 from endpoint_picker.latency.accuracy import Accuracy
+from endpoint_picker.latency.asked import Asked
 from endpoint_picker.latency.board import Board
 from endpoint_picker.latency.figures import Figures
+from endpoint_picker.latency.limits import Limits
 from endpoint_picker.latency.link import Link
 from endpoint_picker.latency.objectives import Marks
 from endpoint_picker.latency.proof import Proof, is_held_out
@@ -68,11 +70,13 @@ class Desk:
         "_waiting",
         "_window_due",
         "accuracy",
+        "asked",
         "board",
         "calls",
         "clock",
         "counts",
         "figures",
+        "limits",
         "link",
         "proof",
         "samples",
@@ -87,11 +91,13 @@ class Desk:
     def __init__(self, table: EndpointTable, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.board = Board(table)
+        self.limits = Limits(table)
         self.settings = DeskSettings()
         self.samples = Samples()
         self.accuracy = Accuracy()
         self.proof = Proof()
         self.figures = Figures()
+        self.asked = Asked()
         self.link: Link | None = None
         self.wake: Callable[[], None] = lambda: None
         """Requests a call of `advance`."""
@@ -134,22 +140,31 @@ class Desk:
         settings = self.settings
         if not settings.for_all and not marks.asks:
             return Policy.HEURISTIC, Reason.NOT_ASKED
-        if not settings.predicts:
-            return Policy.HEURISTIC, Reason.TRAIN_ONLY
-        if self.link is None:
-            return Policy.HEURISTIC, Reason.NO_SERVER
-        state = self.state
-        if not state.routes:
-            reason = Reason.DEGRADED if state is State.DEGRADED else Reason.WARMING
+        reason = self.obstacle()
+        if reason:
             return Policy.HEURISTIC, reason
-        if not self._servers.some_answer():
-            return Policy.HEURISTIC, Reason.UNREACHABLE
         if now - self.proof.gains_at >= LOOK_S:
             self.proof.look(now)
         held_out = is_held_out(request.request_id, settings.holdout_percent)
         if self.proof.is_out:
             return (Policy.PROBE, Reason.PREDICTED) if held_out else (Policy.HEURISTIC, Reason.NO_GAIN)
         return (Policy.HOLDOUT, Reason.HOLDOUT) if held_out else (Policy.PREDICTED, Reason.PREDICTED)
+
+    def obstacle(self) -> Reason:
+        """Return why no request can be predicted at present; PREDICTED: nothing stands in the way."""
+        if not self.settings.predicts:
+            return Reason.TRAIN_ONLY
+        if self.link is None:
+            return Reason.NO_SERVER
+        state = self.state
+        if not state.routes:
+            return Reason.DEGRADED if state is State.DEGRADED else Reason.WARMING
+        return Reason.PREDICTED if self._servers.some_answer() else Reason.UNREACHABLE
+
+    @property
+    def answering(self) -> int:
+        """Return how many prediction servers answer, as far as is known."""
+        return self._servers.answering()
 
     # Questions.
 
@@ -241,6 +256,7 @@ class Desk:
         message = encode_request(matrix, targets, (0.5, settings.quantile))
         rows = len(matrix)
         self._servers.sent(server, rows)
+        self.asked.add(len(tickets), rows, now)
 
         def answered(answer: bytes | None) -> None:
             self._answered(tickets, server, rows, now, answer)

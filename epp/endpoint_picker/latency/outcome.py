@@ -58,6 +58,7 @@ class Open:
         self.at = at
         """Position of the endpoint in the ticket."""
         self.row, self.generation = reservation.row, reservation.generation
+        """Endpoint that was picked; the row may have another one by now."""
         self.tokens = float(reservation.tokens)
         """Uncached prompt tokens; 0 after the first byte."""
         self.context = 0.0
@@ -86,7 +87,8 @@ class Open:
         features = self.ticket.matrix[self.at]
         output = float(features[_OUTPUT])
         self.context = float(features[_INPUT]) + (output if output > 0.0 else _SOME_OUTPUT)
-        desk.board.computed(self.row, self.tokens, self.context)
+        if desk.board.has(self.row, self.generation):
+            desk.board.computed(self.row, self.tokens, self.context)
         self.tokens = 0.0
 
 
@@ -94,7 +96,9 @@ def conclude(
     desk: Desk, opened: Open, record: Record, *, is_primary: bool, is_shared: bool, elsewhere: bool
 ) -> None:
     """Note the end of a request: `is_shared` with prefill and decode on two endpoints."""
-    desk.board.ended(opened.row, opened.tokens, opened.context)
+    is_here = desk.board.has(opened.row, opened.generation)
+    if is_here:
+        desk.board.ended(opened.row, opened.tokens, opened.context)
     if elsewhere:
         return  # the features are another endpoint's
     ended = _ended(record)
@@ -104,7 +108,7 @@ def conclude(
     if ended is Ended.SERVED and is_primary:
         if tokens:
             desk.board.produced(opened.model, opened.marks.tenant, tokens)
-        if times[Target.TPOT] > 0.0:
+        if is_here and times[Target.TPOT] > 0.0:
             desk.board.answered(opened.row, times[Target.TPOT])
     ticket, at = opened.ticket, opened.at
     if not desk.settings.streaming:

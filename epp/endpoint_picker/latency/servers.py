@@ -41,6 +41,10 @@ class PredictionServers:
         """Tell whether a server answers, as far as is known."""
         return any(each.failures < FAILURES for each in self._servers)
 
+    def answering(self) -> int:
+        """Return how many servers answer, as far as is known."""
+        return sum(each.failures < FAILURES for each in self._servers)
+
     def choose(self, now: float) -> int | None:
         """Return the server with the fewest rows outstanding of those that answer; None: none does.
 

@@ -9,7 +9,9 @@ from endpoint_picker.config.live import LiveConfig
 from endpoint_picker.datalayer.contact import Contact, nowhere_found
 from endpoint_picker.datalayer.metrics_page import Signal
 from endpoint_picker.datalayer.table import EndpointTable
+from endpoint_picker.observability.prediction_page import prediction_page
 from endpoint_picker.scheduling.plugin import Pool
+from endpoint_picker.scheduling.producers.predicted_latency import PredictedLatencyProducer
 from endpoint_picker.scheduling.scheduler import Scheduler
 
 
@@ -34,7 +36,11 @@ def state_page(scheduler: Scheduler, live: LiveConfig, prefix_hits: Mapping[str,
             "defaultObjective": live.table.default_objective,
             "modelObjectives": dict(live.table.model_objectives),
         },
-        "latencyPrediction": _prediction(pool),
+        "latencyPrediction": prediction_page(
+            pool,
+            live.config.scrape,
+            enabled=any(isinstance(each, PredictedLatencyProducer) for each in scheduler.scheduling.plugins),
+        ),
         "prefixIndex": {
             "entries": pool.index.entries,
             "blockTokens": pool.index.block_tokens,
@@ -65,37 +71,6 @@ def _kv_index(pool: Pool) -> Mapping[str, Any] | None:
             }
             for source in sources
         ],
-    }
-
-
-def _prediction(pool: Pool) -> Mapping[str, Any]:
-    desk = pool.desk
-    gains = {"goodput": desk.proof.goodput, "latency": desk.proof.latency}
-    return {
-        "servers": 0 if desk.link is None else desk.link.servers,
-        "state": desk.state.name.lower(),
-        "version": desk.version,
-        "isOutForNoGain": desk.proof.is_out,
-        "gain": {
-            kind: None
-            if gain is None
-            else {
-                "mean": round(gain.mean, 4),
-                "low": round(gain.low, 4),
-                "high": round(gain.high, 4),
-                "predicted": gain.predicted,
-                "heuristic": gain.heuristic,
-                "enough": gain.enough,
-            }
-            for kind, gain in gains.items()
-        },
-        "requests": {str(reason) or "predicted": count for reason, count in desk.counts.items()},
-        "samples": {
-            "added": desk.samples.added,
-            "dropped": desk.samples.dropped,
-            "waiting": len(desk.samples),
-        },
-        "mixesStreaming": desk.figures.mixes_streaming,
     }
 
 

@@ -1,6 +1,5 @@
 """predicted-latency-producer: asks the prediction servers about each candidate, and learns from answers."""
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
@@ -8,7 +7,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Floats
 from endpoint_picker.decision import Decision, Reservation
 from endpoint_picker.latency.desk import Desk, DeskSettings
 from endpoint_picker.latency.objectives import Marks, marks_of
@@ -55,7 +54,7 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
     A request waits for its prediction at most for the budget. Without one, consumers go by their fallback.
     """
 
-    __slots__ = ("_desk", "_open", "_running", "_tpot_objectives", "params")
+    __slots__ = ("_desk", "_open", "params")
     type_name = "predicted-latency-producer"
     params_type = PredictedLatencyParams
     produces = frozenset({LATENCY_PREDICTION})
@@ -67,8 +66,6 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
         self.params = params
         self._desk: Desk
         self._open: dict[Reservation, Open] = {}
-        self._tpot_objectives: dict[int, dict[Reservation, float]] = {}
-        """Row to the TPOT objectives of what runs there."""
 
     @override
     def attach(self, pool: Pool) -> None:
@@ -140,13 +137,9 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
         ticket.marks = marks
         if request.arrived_at:
             ticket.queued_s = max(0.0, now - request.arrived_at)
-        if marks.objectives.tpot_s and self._tpot_objectives:
-            ticket.limits = self._limits(rows)
+        if marks.objectives.tpot_s:
+            ticket.limits = self._desk.limits.of(rows)
         return ticket
-
-    def _limits(self, rows: Rows) -> Floats:
-        running = self._tpot_objectives
-        return np.array([min(running[row].values()) if row in running else math.inf for row in rows.tolist()])
 
     def _write(self, candidates: Candidates, ticket: Ticket) -> None:
         candidates.prediction = prediction_of(
@@ -178,7 +171,7 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
         desk.counts[Reason.NOT_ASKED if prediction is None else prediction.reason] += 1
         desk.board.sent(row, reservation.tokens, now)
         if marks.objectives.tpot_s:
-            self._tpot_objectives.setdefault(row, {})[reservation] = marks.objectives.tpot_s
+            desk.limits.add(row, reservation, marks.objectives.tpot_s)
 
     @override
     def first_byte(self, decision: Decision, record: Record) -> None:
@@ -194,9 +187,8 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
             opened = self._open.pop(reservation, None)
             if opened is None:
                 continue
-            running = self._tpot_objectives.get(opened.row)
-            if running is not None and running.pop(reservation, None) is not None and not running:
-                del self._tpot_objectives[opened.row]
+            if opened.marks.objectives.tpot_s:
+                self._desk.limits.remove(opened.row, reservation)
             elsewhere = bool(record.served_by) and record.served_by != decision.endpoint
             conclude(
                 self._desk,
