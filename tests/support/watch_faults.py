@@ -5,6 +5,7 @@ requests except watches are forwarded unchanged.
 """
 
 import asyncio
+import gc
 import json
 import ssl
 import threading
@@ -69,6 +70,7 @@ class WatchFaults:
         """End the proxy and all requests through it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        gc.collect()  # a socket left open fails the test that left it, not a later one
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         done: Future[None] = Future()
@@ -167,7 +169,12 @@ class WatchFaults:
             headers = {n: v for n, v in answer.headers.items() if n.lower() not in _DROPPED}
             response = web.StreamResponse(status=answer.status, headers=headers)
             await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
+            try:
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+            finally:
+                # A clean TLS close would outlive the session, and with it the event loop.
+                if (connection := answer.connection) is not None and connection.transport is not None:
+                    connection.transport.abort()
             await response.write_eof()
             return response

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 import kopf
@@ -43,6 +44,8 @@ _CHUNK: Final = 500
 _STOP_SECONDS: Final = 5.0
 #: Seconds that `_close` waits for cancelled tasks.
 _LAST_SECONDS: Final = 2.0
+#: Turns of the event loop in which an aborted TLS transport closes its socket.
+_TURNS_TO_CLOSE: Final = 3
 #: Statuses after which kopf retries; any other from 400 to 499 stops kopf.
 _SURVIVED: Final = frozenset({401, 403, 429})
 
@@ -84,6 +87,7 @@ class Watch:
         "_stop",
         "_streams",
         "_thread",
+        "_transports",
         "kinds",
     )
 
@@ -107,6 +111,7 @@ class Watch:
                 self._streams[kind.path(space)] = kind, StreamHealth(now)
         self._prefix = ""
         self._listed: set[str] = set()
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         self._thread.start()
 
@@ -191,6 +196,11 @@ class Watch:
         finally:
             for session in sessions:
                 await session.close()
+            # An ended watch's connection waits for the server's close_notify, unknown to its session.
+            for transport in list(self._transports):
+                transport.abort()
+            for _ in range(_TURNS_TO_CLOSE):
+                await asyncio.sleep(0)
 
     def _registry(self, sessions: list[aiohttp.ClientSession]) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -251,6 +261,8 @@ class Watch:
                 self._report_end(f"{kind.resource}: {problem}", not_found=response.status == 404)
         elif is_watch:
             stream.opened(time.monotonic(), lambda: not response.closed)
+            if (connection := response.connection) is not None and connection.transport is not None:
+                self._transports.add(connection.transport)
             if path in self._listed:
                 self._listed.discard(path)
                 self._mailbox.put(("listed", kind), lambda: self._events.on_listed(self, kind))
