@@ -23,7 +23,7 @@ apt_install = missing=""; for each in $(1); do command -v $$each >/dev/null || m
 # What runs the demo's pods: process, or kubelet.
 NODE ?= process
 
-.PHONY: help setup tools control-plane kubelet-tools test-kubelet helm chart check static fmt metrics-page plugin-page test unit fuzz interop-tools demo demo-down crds lock images test-images clean
+.PHONY: help setup tools control-plane kubelet-tools test-kubelet helm chart check static fmt metrics-page plugin-page test unit fuzz interop-tools batch-tools demo demo-down crds lock images test-images clean
 
 help: ## List the commands
 	@awk -F":.*## " '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,7 +81,7 @@ fmt: setup ## Format the code and mend what the linter can
 unit: setup ## Unit tests only
 	@$(BIN)/pytest -q tests/unit
 
-test: control-plane helm interop-tools ## All checks and all tests, on the real API server and the real Envoy; branch coverage
+test: control-plane helm interop-tools batch-tools ## All checks and all tests, on the real API server and the real Envoy; branch coverage
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/coverage run $(BIN)/pytest
 	@$(BIN)/python tests/support/coverage_floor.py
@@ -96,6 +96,13 @@ interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's te
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	  apt-get install -y -qq nghttp2-client >/dev/null 2>&1; } || \
 	echo "nghttp2's tools (nghttp, h2load) are not there: the tests against them will skip"
+
+batch-tools: tools ## Install redis-server and PostgreSQL where this can be done (root, Debian) and build the fake Pub/Sub server, for the batch tests
+	@{ test -x "$$(command -v redis-server)" && ls /usr/lib/postgresql/*/bin/pg_ctl; } >/dev/null 2>&1 || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server postgresql >/dev/null 2>&1; } || \
+	{ echo "the batch tests need redis-server and postgresql; on Debian, as root: apt-get install redis-server postgresql"; exit 1; }
+	@$(BIN)/headroom local build --pubsub-fake
 
 fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core, then the readers of request bodies and of responses, each for FUZZ_SECONDS (an hour)
 	@$(BIN)/python tests/fuzz/lean_grpc/fuzz_core.py --seconds $(or $(FUZZ_SECONDS),3600)

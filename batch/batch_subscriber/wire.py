@@ -1,4 +1,4 @@
-"""Jobs and results as JSON. Pure."""
+"""Jobs, results and dead letters as JSON. Pure."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batch_subscriber.errors import JobError
-from batch_subscriber.jobs import MAX_CAUSE_CHARS, MAX_FAILURES, Cause, Failure, Job, Result
+from batch_subscriber.jobs import MAX_CAUSE_CHARS, MAX_FAILURES, Cause, DeadLetter, Failure, Job, Result
 
 #: Most bytes of a job as JSON, so that it fits into one Pub/Sub message (10 MB).
 MAX_WIRE_BYTES: Final = 9_900_000
@@ -173,3 +173,38 @@ _RESULT_FIELDS: Final = (
     "job_id", "generation", "group", "status", "content_type", "detail", "attempts", "submitted_at",
     "finished_at",
 )  # fmt: skip
+
+
+def encode_letter(letter: DeadLetter) -> bytes:
+    """Return the JSON of a dead letter, one line."""
+    values: dict[str, Any] = {
+        "key": letter.key,
+        "cause": letter.cause.value,
+        "detail": letter.detail,
+        "at": letter.at,
+        "deliveries": letter.deliveries,
+    }
+    if letter.job is not None:
+        values["job"] = encode_job(letter.job).decode()
+    else:
+        values["raw_base64"] = base64.b64encode(letter.raw).decode()
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_letter(data: bytes) -> DeadLetter:
+    """Return the dead letter that `encode_letter` wrote. Raises ValueError for anything else."""
+    try:
+        values = _object(data)
+        job = None if "raw_base64" in values else decode_job(_text(values, "job").encode())
+        return DeadLetter(
+            key=_text(values, "key"),
+            cause=Cause(values["cause"]),
+            detail=_text(values, "detail"),
+            at=float(values["at"]),
+            job=job,
+            raw=base64.b64decode(values.get("raw_base64", "")),
+            deliveries=int(values["deliveries"]),
+        )
+    except (JobError, KeyError, TypeError) as wrong:
+        msg = f"no dead letter: {wrong}"
+        raise ValueError(msg) from wrong

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from local_cluster.binaries import ensure_binaries, ensure_helm, ensure_node_programs
+from local_cluster.binaries import ensure_binaries, ensure_helm, ensure_node_programs, ensure_pubsub_fake
 from local_cluster.cluster import LocalCluster
 from local_cluster.errors import LocalClusterError, NotRunningError
 from local_cluster.kubelet.archives import ensure_archives
@@ -44,6 +44,11 @@ def add_commands(groups: Groups) -> None:
     command = commands.add_parser("build", help=build_help, description=build_help)
     command.add_argument(
         "--helm", action="store_true", help="build Helm as well (for the tests of the chart)"
+    )
+    command.add_argument(
+        "--pubsub-fake",
+        action="store_true",
+        help="build nothing but Google's fake Pub/Sub server (for the tests of the batch subscriber)",
     )
     add_node_option(command)
     command.set_defaults(run=build)
@@ -118,7 +123,13 @@ def kubeconfig(given: argparse.Namespace) -> int:
 
 
 def build(given: argparse.Namespace) -> int:
-    """Build what is lacking: the control plane's programs, a kubelet node's and its images, Helm."""
+    """Build what is lacking: the control plane's programs, a kubelet node's and its images, Helm.
+
+    With `--pubsub-fake` nothing but that.
+    """
+    if given.pubsub_fake:
+        print(f"The fake Pub/Sub server is {ensure_pubsub_fake(progress)}.")
+        return 0
     if given.node == KUBELET:
         require_machine()
     print(f"The control plane's programs are in {ensure_binaries(progress).etcd.parent}.")

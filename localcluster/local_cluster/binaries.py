@@ -96,6 +96,11 @@ def helm_version() -> str:
     return required_version((_SOURCES / "helm" / "go.mod").read_text(), "helm.sh/helm/v3")
 
 
+def pubsub_version() -> str:
+    """Return the pinned version of Google's Pub/Sub module, such as v2.9.0."""
+    return required_version((_SOURCES / "pubsub" / "go.mod").read_text(), "cloud.google.com/go/pubsub/v2")
+
+
 def containerd_version() -> str:
     """Return the pinned version of containerd, such as v2.3.6."""
     return required_version(
@@ -223,6 +228,23 @@ def ensure_helm(progress: Progress) -> Path:
     if not os.access(helm, os.X_OK):
         _build_lacking(require_go(), (helm_build(),), directory, progress)
     return helm
+
+
+def ensure_pubsub_fake(progress: Progress) -> Path:
+    """Return Google's fake Pub/Sub server, built first if need be; only tests need it.
+
+    Raises:
+        ToolMissingError: Go is needed and not installed.
+        BuildError: Go could not build it.
+    """
+    directory = _cache("pubsub-fake", pubsub_version())
+    fake = directory / "pubsub-fake"
+    if not os.access(fake, os.X_OK):
+        build = Build(
+            "pubsub", ("pubsub-fake",), ("./cmd/pubsub-fake",), "-s -w", "about 2 minutes on 2 cores"
+        )
+        _build_lacking(require_go(), (build,), directory, progress)
+    return fake
 
 
 def node_cache_directory() -> Path:
