@@ -15,13 +15,18 @@ from batch_subscriber.results.interface import ResultStore
 Factory = Callable[[str], Coroutine[Any, Any, Any]]
 
 #: Scheme of the URL: the module and its factory, `async def factory(url) -> queue`.
-QUEUES: Final[Mapping[str, str]] = {"sqlite": "batch_subscriber.queues.sqlite:open_queue"}
+QUEUES: Final[Mapping[str, str]] = {
+    "redis": "batch_subscriber.queues.redis_streams:open_queue",
+    "rediss": "batch_subscriber.queues.redis_streams:open_queue",
+    "sqlite": "batch_subscriber.queues.sqlite:open_queue",
+}
 RESULTS: Final[Mapping[str, str]] = {
     "file": "batch_subscriber.results.files:open_results",
     "sqlite": "batch_subscriber.results.sqlite:open_results",
 }
-CANCELLATIONS: Final[Mapping[str, str]] = {"sqlite": "batch_subscriber.queues.sqlite:open_queue"}
-DEAD_LETTERS: Final[Mapping[str, str]] = {"sqlite": "batch_subscriber.queues.sqlite:open_queue"}
+#: These queues keep the cancelled groups, and their dead letters for people, under the same URL.
+CANCELLATIONS: Final = QUEUES
+DEAD_LETTERS: Final = QUEUES
 
 
 async def open_queue(url: str) -> JobQueue:
