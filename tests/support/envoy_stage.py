@@ -44,6 +44,8 @@ class Stage:
         self._log = log
         self.router: PoolRouter = build_router()
         self.servers: list[EchoServer] = []
+        self.model_servers: list[Addressed] = []
+        """Servers of a test's own, which `start` offers beside the others."""
         self.url = ""
         self.client = aiohttp.ClientSession()
 
@@ -54,8 +56,12 @@ class Stage:
         tls: bool = False,
         subset: slice | None = None,
         collector: str = "",
+        modes: tuple[str, str] = envoy_proxy.FULL_DUPLEX,
     ) -> None:
-        """Start all with these flags of the picker. `collector`: where Envoy sends its own spans."""
+        """Start all with these flags of the picker. `collector`: where Envoy sends its own spans.
+
+        `modes` are those of request and response bodies.
+        """
         self._stack.push_async_callback(self.client.close)
         for _ in range(servers):
             self.servers.append(await self._stack.enter_async_context(echo_server.running()))
@@ -66,12 +72,17 @@ class Stage:
         self.picker = PickerServers(settings, self.router, lambda: PoolFigures(0))
         await self.picker.start()
         self._stack.push_async_callback(self.picker.stop)
-        self.offer(*self.servers)
+        self.offer(*self.servers, *self.model_servers)
         self.picker.pool_synced()
         await self.picker.serve()
         hint = None if subset is None else [each.address for each in self.servers[subset]]
         proxy = envoy_proxy.running(
-            f"127.0.0.1:{self.picker.grpc_port}", self._log, tls=tls, subset=hint, collector=collector
+            f"127.0.0.1:{self.picker.grpc_port}",
+            self._log,
+            tls=tls,
+            subset=hint,
+            collector=collector,
+            modes=modes,
         )
         self.url = await self._stack.enter_async_context(proxy)
 

@@ -3,7 +3,9 @@
 It takes bytes and the time, and returns the bytes to send; it does no I/O, reads no clock and never awaits.
 The processor gives a request its meaning. It is asked once the body is whole, and the reply to the request
 headers is held until it has answered; then come headers, body and trailers in this order, as full-duplex
-streaming demands. The response is let through piece by piece.
+streaming demands. The response is let through piece by piece. Where the proxy buffers request bodies, the
+reply to the body carries the answer; where it shows none before the headers have their reply, the processor
+is asked without a body.
 
 The tables at the end of this file say which message may come when, what takes it, and the state after it.
 """
@@ -18,8 +20,8 @@ from ext_proc.processor import Edit, Ending, Forward, Late, Processor, Reply, Wa
 from ext_proc.states import (
     AFTER_RESPONSE_HEADERS,
     AFTER_WAITING,
+    EXPECTED_IN_MODE,
     WHILE_WAITING,
-    WITHOUT_BODY,
     WITHOUT_HOLDING,
     Request,
     Response,
@@ -37,7 +39,13 @@ BATCH_CHUNKS: Final = 16
 Replies = Sequence[bytes]
 _NOTHING: Final[tuple[bytes, ...]] = ()
 #: States in which the request is on its way to a model server, or there.
-_AT_A_SERVER: Final = (Request.ANSWERED, Request.UNSEEN, Request.PASSING)
+_AT_A_SERVER: Final = (Request.ANSWERED, Request.UNSEEN, Request.PASSING, Request.STEPPING)
+#: States in which no response has come.
+_NOT_BEGUN: Final = frozenset(EXPECTED_IN_MODE.values())
+_UNKNOWN_MODE: Final = (
+    "processing_mode must set each body mode to FULL_DUPLEX_STREAMED, BUFFERED, STREAMED or NONE; "
+    "BUFFERED_PARTIAL may cut a body off"
+)
 
 
 class Status(NamedTuple):
@@ -59,6 +67,8 @@ class Exchange(Generic[Late]):
         "_ended",
         "_has_body",
         "_held",
+        "_in_one",
+        "_owed",
         "_request",
         "_response",
         "_response_unseen",
@@ -81,7 +91,9 @@ class Exchange(Generic[Late]):
         self._response = Response.EXPECTED
         self._chunks: list[bytes] = []
         self._held = 0  # bytes of this exchange in the budget
-        self._has_body = False  # the body goes through here
+        self._has_body = False  # the body goes through here, in pieces
+        self._in_one = False  # the proxy holds the headers until it has the reply to the whole body
+        self._owed = 0  # replies to pieces that came while the headers had none
         self._trailers = False  # a reply to request trailers is owed
         self.backlog: Iterator[bytes] | None = None
         """Replies that `more` hands out; None when there are none left."""
@@ -130,7 +142,7 @@ class Exchange(Generic[Late]):
 
         Does nothing unless the request was answered late and its response has not begun.
         """
-        if self._ended or self._response is not Response.EXPECTED or self._request not in _AT_A_SERVER:
+        if self._ended or self._response not in _NOT_BEGUN or self._request not in _AT_A_SERVER:
             return
         self.backlog = iter(self._reply(self.processor.evicted(late, now), now))
 
@@ -158,29 +170,52 @@ class Exchange(Generic[Late]):
     # Request
 
     def _request_headers(self, message: Message, cell: "Cell[Request]", now: float) -> Replies:
-        modes = wire.body_modes(message)
-        unseen = False
-        if modes is not None:
-            if not wire.are_supported(modes):
-                return self._fail(
-                    StatusCode.FAILED_PRECONDITION,
-                    "processing_mode must set both body modes to FULL_DUPLEX_STREAMED (or NONE)",
-                    now,
-                )
-            unseen = modes[0] == wire.BODY_MODE_NONE
-            self._response_unseen = modes[1] == wire.BODY_MODE_NONE
+        modes, mode = wire.body_modes(message), wire.BODY_MODE_FULL_DUPLEX_STREAMED
+        if modes is not None and modes != wire.FULL_DUPLEX:
+            mode = modes[0]
+            if not EXPECTED_IN_MODE.keys() >= {*modes}:
+                return self._fail(StatusCode.FAILED_PRECONDITION, _UNKNOWN_MODE, now)
+            self._take_response_mode(modes[1])
         holds = self.processor.request_headers(message, now)
         if message.request_headers.end_of_stream:
             self._request = cell.ended
             return self._ask(None, now)
-        if unseen:
-            self._request = WITHOUT_BODY[cell.then]
-            return self._ask(None, now)
+        if mode != wire.BODY_MODE_FULL_DUPLEX_STREAMED:
+            return self._headers_in_mode(mode, holds, now)
         self._has_body = True
         if not holds:
             self._request = WITHOUT_HOLDING[cell.then]
             return self._ask(None, now)
         self._request = cell.then
+        return _NOTHING
+
+    def _take_response_mode(self, mode: int) -> None:
+        self._response = EXPECTED_IN_MODE[mode]
+        self._response_unseen = mode == wire.BODY_MODE_NONE
+
+    def _headers_in_mode(self, mode: int, holds: bool, now: float) -> Replies:
+        """Answer headers whose body is not streamed in full duplex."""
+        if mode == wire.BODY_MODE_BUFFERED and holds:
+            self._request = Request.WHOLE
+            return (wire.REQUEST_HEADERS_REPLY,)
+        self._request = Request.UNSEEN if mode == wire.BODY_MODE_NONE else Request.STEPPING
+        return self._ask(None, now)
+
+    def _take_whole(self, piece: Piece, cell: "Cell[Request]", now: float) -> Replies:
+        """Ask about a request whose buffered body is here; without `end` trailers follow."""
+        self._in_one = True
+        return self._hold_piece(
+            (piece[0], True), cell._replace(ended=cell.ended if piece[1] else cell.then), now
+        )
+
+    def _step(self, _piece: Piece, cell: "Cell[Request]", _now: float) -> Replies:
+        self._request = cell.then
+        return (wire.REQUEST_BODY_REPLY,)
+
+    def _owe_step(self, _piece: Piece, cell: "Cell[Request]", _now: float) -> Replies:
+        """Reply to the piece after the headers, which wait."""
+        self._request = cell.then
+        self._owed += 1
         return _NOTHING
 
     def _hold_piece(self, piece: Piece, cell: "Cell[Request]", now: float) -> Replies:
@@ -248,8 +283,12 @@ class Exchange(Generic[Late]):
         """Return the headers reply with the body, or with its first pieces and the rest as backlog."""
         trailers = self._trailers
         if not self._has_body:
-            reply = wire.headers_reply(answer.mutation, answer.metadata, None)
-            return (reply, wire.REQUEST_TRAILERS_REPLY) if trailers else (reply,)
+            if self._in_one:
+                reply = self._whole_body_reply(answer)
+            else:
+                reply = wire.headers_reply(answer.mutation, answer.metadata, None)
+            steps = (wire.REQUEST_BODY_REPLY,) * self._owed
+            return (reply, *steps, wire.REQUEST_TRAILERS_REPLY) if trailers else (reply, *steps)
         chunks, edit = self._chunks, answer.edit
         passing = self._request is Request.PASSING
         if edit is None and len(chunks) == 1 and self._held <= CHUNK_BYTES and not (trailers or passing):
@@ -267,6 +306,11 @@ class Exchange(Generic[Late]):
             return (reply,)
         self.backlog = self._pieces(edit, not (trailers or passing))
         return reply, *self.more()
+
+    def _whole_body_reply(self, answer: Forward) -> bytes:
+        body = None if answer.edit is None else b"".join(_edited(iter(self._chunks), answer.edit))
+        self._drop_body()
+        return wire.whole_body_reply(answer.mutation, answer.metadata, body)
 
     def _pieces(self, edit: Edit | None, end: bool) -> Iterator[bytes]:
         """Yield the replies that bring the body; it is freed on the way, and given back at the end."""
@@ -286,6 +330,10 @@ class Exchange(Generic[Late]):
     def _response_headers(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._request = AFTER_RESPONSE_HEADERS[self._request]
         if self._request is Request.ABANDONED:
+            modes = wire.body_modes(message)  # of a proxy that answered before it asked
+            if modes is not None and modes[1] in EXPECTED_IN_MODE:
+                self._take_response_mode(modes[1])
+                cell = _RESPONSE_ROWS["response_headers"][self._response]
             self._drop_body()
             if self._waiting is not None:
                 self._cancel()
@@ -320,9 +368,26 @@ class Exchange(Generic[Late]):
         replies[-1] += metadata
         return replies
 
+    def _response_step(self, piece: Piece, cell: "Cell[Response]", now: float) -> Replies:
+        """Reply to a piece that the proxy holds until then; a body in one piece ends with it."""
+        chunk, end = piece
+        if self._ended:
+            self._response = cell.ended
+            return (wire.RESPONSE_BODY_REPLY,) if not chunk else self._out_of_order(piece, cell, now)
+        changed = self.processor.response_body(chunk, now) if chunk else None
+        metadata = b""
+        if end or cell.then is Response.WHOLE:
+            rest = self.processor.response_rest()
+            if rest:
+                changed = (chunk if changed is None else changed) + rest
+            metadata = self._complete(now)
+        self._response = cell.ended if end else cell.then
+        reply = wire.RESPONSE_BODY_REPLY if changed is None else wire.response_piece_reply(changed)
+        return (reply + metadata,)
+
     def _response_trailers(self, _message: Message, cell: "Cell[Response]", now: float) -> Replies:
         self._response = cell.ended
-        rest = self.processor.response_rest()
+        rest = b"" if self._ended else self.processor.response_rest()
         trailers = wire.RESPONSE_TRAILERS_REPLY + self._complete(now)
         return (wire.response_body_reply(rest, end=False), trailers) if rest else (trailers,)
 
@@ -455,6 +520,9 @@ REQUEST_CELLS: Final[Mapping[str, Mapping[Request, Cell[Request]]]] = {
         _R.WAITING_PASSING: Cell(Exchange._hold_piece, _R.WAITING_PASSING, _R.WAITING),
         _R.UNSEEN: Cell(Exchange._repeated_end, _R.UNSEEN, _R.UNSEEN),
         _R.ABANDONED: Cell(Exchange._ignore, _R.ABANDONED, _R.ABANDONED),
+        _R.WHOLE: Cell(Exchange._take_whole, _R.UNSEEN, _R.ANSWERED),
+        _R.STEPPING: Cell(Exchange._step, _R.STEPPING, _R.STEPPING),
+        _R.WAITING_STEPPING: Cell(Exchange._owe_step, _R.WAITING_STEPPING, _R.WAITING_STEPPING),
     },
     "request_trailers": {
         _R.BUFFERING: Cell(Exchange._end_body_by_trailers, _R.ANSWERED, _R.ANSWERED),
@@ -463,19 +531,27 @@ REQUEST_CELLS: Final[Mapping[str, Mapping[Request, Cell[Request]]]] = {
         _R.PASSING: Cell(Exchange._pass_trailers, _R.ANSWERED, _R.ANSWERED),
         _R.WAITING_PASSING: Cell(Exchange._owe_trailers, _R.WAITING, _R.WAITING),
         _R.ABANDONED: Cell(Exchange._pass_trailers, _R.ABANDONED, _R.ABANDONED),
+        _R.STEPPING: Cell(Exchange._pass_trailers, _R.ANSWERED, _R.ANSWERED),
+        _R.WAITING_STEPPING: Cell(Exchange._owe_trailers, _R.WAITING, _R.WAITING),
     },
 }
 #: Messages of the response's side, likewise.
 RESPONSE_CELLS: Final[Mapping[str, Mapping[Response, Cell[Response]]]] = {
     "response_headers": {
         _S.EXPECTED: Cell(Exchange._response_headers, _S.STREAMING, _S.OVER),
+        _S.EXPECTED_STEPPING: Cell(Exchange._response_headers, _S.STEPPING, _S.OVER),
+        _S.EXPECTED_WHOLE: Cell(Exchange._response_headers, _S.WHOLE, _S.OVER),
     },
     "response_body": {
         _S.STREAMING: Cell(Exchange._response_body, _S.STREAMING, _S.OVER),
         _S.OVER: Cell(Exchange._repeated_end, _S.OVER, _S.OVER),
+        _S.STEPPING: Cell(Exchange._response_step, _S.STEPPING, _S.OVER),
+        _S.WHOLE: Cell(Exchange._response_step, _S.WHOLE, _S.OVER),
     },
     "response_trailers": {
         _S.STREAMING: Cell(Exchange._response_trailers, _S.OVER, _S.OVER),
+        _S.STEPPING: Cell(Exchange._response_trailers, _S.OVER, _S.OVER),
+        _S.WHOLE: Cell(Exchange._response_trailers, _S.OVER, _S.OVER),
     },
     "": {state: Cell(Exchange._unknown, state, state) for state in _S},
 }

@@ -13,9 +13,13 @@ from google.protobuf.message import DecodeError
 
 _DOUBLE: Final = struct.Struct("<d")
 
-#: Value of ProcessingMode.BodySendMode.
+#: Values of ProcessingMode.BodySendMode.
 BODY_MODE_NONE: Final = 0
+BODY_MODE_STREAMED: Final = 1
+BODY_MODE_BUFFERED: Final = 2
 BODY_MODE_FULL_DUPLEX_STREAMED: Final = 4
+#: Both sides as the standalone proxy has them.
+FULL_DUPLEX: Final = (BODY_MODE_FULL_DUPLEX_STREAMED, BODY_MODE_FULL_DUPLEX_STREAMED)
 
 
 class HeaderValue(Protocol):
@@ -133,11 +137,6 @@ def body_modes(message: ProcessingRequest) -> tuple[int, int] | None:
         return None
     config = message.protocol_config
     return config.request_body_mode, config.response_body_mode
-
-
-def are_supported(modes: tuple[int, int]) -> bool:
-    """Tell whether an exchange can be held in these (request, response) body modes."""
-    return all(mode in {BODY_MODE_NONE, BODY_MODE_FULL_DUPLEX_STREAMED} for mode in modes)
 
 
 def metadata_value(message: ProcessingRequest, namespace: str, key: str) -> Any:
@@ -296,10 +295,34 @@ def response_body_reply(body: bytes, end: bool) -> bytes:
     return head + body + _END_OF_STREAM if end else head + body
 
 
-#: Replies that let headers and trailers through as they are.
+#: Replies that let through as they are: headers, trailers and, in other modes than full duplex, pieces.
+REQUEST_HEADERS_REPLY: Final = b"\x0a\x00"
+REQUEST_BODY_REPLY: Final = b"\x1a\x00"
+RESPONSE_BODY_REPLY: Final = b"\x22\x00"
 RESPONSE_HEADERS_REPLY: Final = b"\x12\x00"
 REQUEST_TRAILERS_REPLY: Final = b"\x2a\x00"
 RESPONSE_TRAILERS_REPLY: Final = b"\x32\x00"
+
+
+def whole_body_reply(mutation: bytes, metadata: bytes, body: bytes | None) -> bytes:
+    """Encode the reply to a buffered request body: it changes the headers, which the proxy still holds.
+
+    `body` replaces the body; None: it stays. The route is chosen anew, as in `headers_reply`.
+    """
+    changed = b"" if body is None else _field(0x1A, _replaced(body))
+    if body is not None:
+        mutation += set_header("content-length", b"%d" % len(body))
+    return _field(0x1A, _field(0x0A, _field(0x12, mutation) + changed + b"\x28\x01")) + metadata
+
+
+def response_piece_reply(body: bytes) -> bytes:
+    """Encode the reply that replaces a piece of the response body, in other modes than full duplex."""
+    return _field(0x22, _field(0x0A, _field(0x1A, _replaced(body))))
+
+
+def _replaced(body: bytes) -> bytes:
+    """Encode a BodyMutation in which these bytes replace a piece."""
+    return _field(0x0A, body) if body else b"\x10\x01"  # clear_body
 
 
 def response_headers_reply(mutation: bytes) -> bytes:

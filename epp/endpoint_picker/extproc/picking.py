@@ -43,6 +43,10 @@ from ext_proc.wire import ProcessingRequest
 #: Encoded bodies up to this size, in bytes, are read at once when they are whole, in this many steps at most.
 _AT_ONCE_BYTES: Final = 16_384
 _STEPS_AT_ONCE: Final = 4
+_UNSEEN: Final = (
+    "the pool has model rewrites, for which the picker needs the request body before it picks; set "
+    "request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED in the proxy"
+)
 
 
 class BodyRead:
@@ -144,6 +148,8 @@ class Picking:
         self._request.arrived_at = now
         reading = self._router.reading()
         if not (headers.ends if body is None else headers.holds) or not self._is_read(reading):
+            if body is None and headers.holds and reading.rewrites is not None and self._is_read(reading):
+                return self._refuse_unrouted(Outcome.INTERNAL, _UNSEEN, now)
             return self._decide(resume, now)  # the body is not seen, or not read
         if not body or not size:
             if headers.api is None or not headers.api.needs_model or headers.method not in WITH_BODY:

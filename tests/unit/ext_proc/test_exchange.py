@@ -10,7 +10,7 @@ import envoy_messages as wire
 from ext_proc import wire as ext_proc_wire
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS
-from ext_proc.processor import Ending, Forward, Reply
+from ext_proc.processor import Edit, Ending, Forward, Reply
 from ext_proc.states import Request, Response
 from lean_grpc import StatusCode
 from stand_in_processor import FORWARD, REPLY, Peer
@@ -18,6 +18,8 @@ from stand_in_processor import FORWARD, REPLY, Peer
 HEADERS = wire.request_headers()
 ONLY_HEADERS = wire.request_headers(end=True, method="GET")
 UNSEEN_BODY = wire.request_headers(body_modes=(0, 4))
+BUFFERED = wire.request_headers(body_modes=(2, 4))
+STREAMED = wire.request_headers(body_modes=(1, 4))
 PIECE = wire.request_body(b"piece", end=False)
 LAST = wire.request_body(b"last", end=True)
 END = wire.request_body(b"", end=True)
@@ -42,8 +44,11 @@ TO_REQUEST = {
     Request.ABANDONED: (RESPONSE,),
     Request.PASSING: (HEADERS,),
     Request.WAITING_PASSING: (HEADERS,),
+    Request.WHOLE: (BUFFERED,),
+    Request.STEPPING: (STREAMED,),
+    Request.WAITING_STEPPING: (STREAMED,),
 }
-WAITS = (Request.WAITING, Request.WAITING_UNSEEN, Request.WAITING_PASSING)
+WAITS = (Request.WAITING, Request.WAITING_UNSEEN, Request.WAITING_PASSING, Request.WAITING_STEPPING)
 #: States of requests whose body the processor does not wait for.
 PASSES = (Request.PASSING, Request.WAITING_PASSING)
 #: Replies by letter: headers, body and trailers of the request in lower, of the response in upper case.
@@ -58,27 +63,45 @@ LETTERS = {
 }
 #: What each message does in each state: the replies, then the state. "!" fails the stream.
 REQUEST_TABLE = """
-                 HEADERS       ONLY_HEADERS  UNSEEN_BODY  PIECE         LAST          END               TRAILERS
-EXPECTED         -BUFFERING    h-ANSWERED    h-UNSEEN     !             !             !                 !
-BUFFERING        !             !             !            -BUFFERING    hb-ANSWERED   hb-ANSWERED       hbt-ANSWERED
-WAITING          !             !             !            !             !             -WAITING          !
-WAITING_UNSEEN   !             !             !            !             !             -WAITING_UNSEEN   -WAITING
-ANSWERED         !             !             !            !             !             -ANSWERED         !
-UNSEEN           !             !             !            !             !             -UNSEEN           t-ANSWERED
-ABANDONED        !             !             !            -ABANDONED    -ABANDONED    -ABANDONED        t-ABANDONED
-PASSING          !             !             !            b-PASSING     b-ANSWERED    b-ANSWERED        t-ANSWERED
-WAITING_PASSING  !             !             !            -WAITING_PASSING  -WAITING  -WAITING          -WAITING
+                  HEADERS     ONLY_HEADERS  UNSEEN_BODY  BUFFERED  STREAMED    PIECE              LAST               END                TRAILERS
+EXPECTED          -BUFFERING  h-ANSWERED    h-UNSEEN     h-WHOLE   h-STEPPING  !                  !                  !                  !
+BUFFERING         !           !             !            !         !           -BUFFERING         hb-ANSWERED        hb-ANSWERED        hbt-ANSWERED
+WAITING           !           !             !            !         !           !                  !                  -WAITING           !
+WAITING_UNSEEN    !           !             !            !         !           !                  !                  -WAITING_UNSEEN    -WAITING
+ANSWERED          !           !             !            !         !           !                  !                  -ANSWERED          !
+UNSEEN            !           !             !            !         !           !                  !                  -UNSEEN            t-ANSWERED
+ABANDONED         !           !             !            !         !           -ABANDONED         -ABANDONED         -ABANDONED         t-ABANDONED
+PASSING           !           !             !            !         !           b-PASSING          b-ANSWERED         b-ANSWERED         t-ANSWERED
+WAITING_PASSING   !           !             !            !         !           -WAITING_PASSING   -WAITING           -WAITING           -WAITING
+WHOLE             !           !             !            !         !           b-UNSEEN           b-ANSWERED         b-ANSWERED         !
+STEPPING          !           !             !            !         !           b-STEPPING         b-STEPPING         b-STEPPING         t-ANSWERED
+WAITING_STEPPING  !           !             !            !         !           -WAITING_STEPPING  -WAITING_STEPPING  -WAITING_STEPPING  -WAITING
 """  # noqa: E501
 RESPONSE_TABLE = """
-            RESPONSE       RESPONSE_END  RESPONSE_PIECE  RESPONSE_LAST  RESPONSE_BODY_END  RESPONSE_TRAILERS
-EXPECTED    H-STREAMING    H-OVER        !               !              !                  !
-STREAMING   !              !             B-STREAMING     B-OVER         B-OVER             T-OVER
-OVER        !              !             !               !              -OVER              !
-"""
+                   RESPONSE      RESPONSE_END  RESPONSE_PIECE  RESPONSE_LAST  RESPONSE_BODY_END  RESPONSE_TRAILERS
+EXPECTED           H-STREAMING   H-OVER        !               !              !                  !
+STREAMING          !             !             B-STREAMING     B-OVER         B-OVER             T-OVER
+OVER               !             !             !               !              -OVER              !
+EXPECTED_STEPPING  H-STEPPING    H-OVER        !               !              !                  !
+STEPPING           !             !             B-STEPPING      B-OVER         B-OVER             T-OVER
+EXPECTED_WHOLE     H-WHOLE       H-OVER        !               !              !                  !
+WHOLE              !             !             B-WHOLE         B-OVER         B-OVER             T-OVER
+"""  # noqa: E501
 TO_RESPONSE = {
     Response.EXPECTED: (),
     Response.STREAMING: (RESPONSE,),
     Response.OVER: (RESPONSE, RESPONSE_LAST),
+    Response.EXPECTED_STEPPING: (),
+    Response.STEPPING: (RESPONSE,),
+    Response.EXPECTED_WHOLE: (),
+    Response.WHOLE: (RESPONSE,),
+}
+#: The proxy's mode of response bodies in these states; FULL_DUPLEX_STREAMED in the others.
+MODE_OF_RESPONSE = {
+    Response.EXPECTED_STEPPING: 1,
+    Response.STEPPING: 1,
+    Response.EXPECTED_WHOLE: 2,
+    Response.WHOLE: 2,
 }
 #: The state of the request when the first response headers have come.
 AFTER_RESPONSE = {
@@ -90,6 +113,9 @@ AFTER_RESPONSE = {
     Request.UNSEEN: Request.UNSEEN,
     Request.PASSING: Request.PASSING,
     Request.WAITING_PASSING: Request.ABANDONED,
+    Request.WHOLE: Request.ABANDONED,
+    Request.STEPPING: Request.STEPPING,
+    Request.WAITING_STEPPING: Request.ABANDONED,
 }
 
 
@@ -148,13 +174,25 @@ def test_a_message_of_the_request_in_each_state(state: str, message: str, outcom
         assert peer.exchange.status is None
 
 
-@pytest.mark.parametrize("request_state", [Request.ANSWERED, Request.UNSEEN, Request.ABANDONED])
+BEGUN = (Response.STREAMING, Response.STEPPING, Response.WHOLE, Response.OVER)
+#: Messages by which a request comes into a state, with the modes filled in; some without a response yet.
+BEFORE_RESPONSE = {
+    Request.ANSWERED: (4, PIECE, LAST),
+    Request.UNSEEN: (0,),
+    Request.ABANDONED: (4, PIECE),
+    Request.STEPPING: (1,),
+}
+
+
+@pytest.mark.parametrize("request_state", BEFORE_RESPONSE)
 @pytest.mark.parametrize(("state", "message", "outcome"), cells(RESPONSE_TABLE))
 def test_a_message_of_the_response_in_each_state(
     request_state: Request, state: str, message: str, outcome: str
 ) -> None:
-    abandoned = request_state is Request.ABANDONED
-    peer = at(Request.BUFFERING if abandoned else request_state)
+    peer = Peer()
+    mode, *more = BEFORE_RESPONSE[request_state]
+    modes = mode, MODE_OF_RESPONSE.get(Response[state], 4)
+    peer.feed(wire.request_headers(body_modes=modes), *more)
     peer.feed(*TO_RESPONSE[Response[state]])
     replies = letters(peer.feed(globals()[message]))
     if outcome == "!":
@@ -163,8 +201,10 @@ def test_a_message_of_the_response_in_each_state(
         return
     answered, _, after = outcome.partition("-")
     assert (replies, peer.exchange.states[1].name) == (answered, after)
-    assert peer.exchange.states[0] is request_state
-    assert peer.processor.endings == ([Ending.COMPLETED] if after == "OVER" else [])
+    abandoned = request_state is Request.ABANDONED
+    assert (peer.exchange.states[0] is request_state) == (not abandoned or peer.exchange.states[1] in BEGUN)
+    whole = (state, message) == ("WHOLE", "RESPONSE_PIECE")  # trailers may follow the whole body
+    assert peer.processor.endings == ([Ending.COMPLETED] if after == "OVER" or whole else [])
 
 
 @pytest.mark.parametrize(("before", "after"), AFTER_RESPONSE.items())
@@ -181,7 +221,7 @@ def test_response_headers_in_each_state_of_the_request(
 
 
 @pytest.mark.parametrize("payload", [UNKNOWN, MALFORMED, b""], ids=["unknown", "malformed", "empty"])
-@pytest.mark.parametrize("response", Response)
+@pytest.mark.parametrize("response", [Response.EXPECTED, Response.STREAMING, Response.OVER])
 @pytest.mark.parametrize("request_state", Request)
 def test_what_is_no_known_message_fails_the_stream_in_each_state(
     request_state: Request, response: Response, payload: bytes
@@ -197,7 +237,7 @@ def test_what_is_no_known_message_fails_the_stream_in_each_state(
     assert peer.processor.endings == ([Ending.COMPLETED] if completed else [Ending.PROTOCOL_ERROR])
 
 
-@pytest.mark.parametrize(("request_mode", "response_mode"), [(1, 4), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("request_mode", "response_mode"), [(3, 4), (2, 3), (5, 1)])
 def test_another_body_mode_fails_the_stream_before_the_processor_is_asked(
     request_mode: int, response_mode: int
 ) -> None:
@@ -205,6 +245,94 @@ def test_another_body_mode_fails_the_stream_before_the_processor_is_asked(
     peer.feed(wire.request_headers(body_modes=(request_mode, response_mode)))
     assert failed(peer)
     assert peer.processor.calls == ["ended"]
+
+
+EDITED = Forward(FORWARD.mutation, FORWARD.metadata)
+EDITED.edit = Edit(2, 5, b"+")
+
+
+@pytest.mark.parametrize("trailers", [False, True])
+@pytest.mark.parametrize(("answer", "sent"), [(FORWARD, None), (EDITED, b"pi+body")], ids=["as is", "edited"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_buffered_body_is_asked_about_whole_and_its_reply_has_all_changes(
+    answer: Forward, sent: bytes | None, trailers: bool, late: bool
+) -> None:
+    peer = Peer(None if late else answer)
+    assert peer.feed(BUFFERED) == [b"\x0a\x00"]
+    got = peer.feed(wire.request_body(b"piecebody", end=not trailers))
+    if late:
+        assert (got, peer.budget.held_bytes) == ([], 9)
+        got = peer.resume(answer)
+    assert peer.processor.body == b"piecebody"
+    (reply,) = wire.read(got)
+    common = reply.request_body.response
+    length = {} if sent is None else {"content-length": b"7"}
+    set_headers = {each.header.key: each.header.raw_value for each in common.header_mutation.set_headers}
+    assert set_headers == {"x-model": b"m", **length}
+    assert common.clear_route_cache
+    assert reply.dynamic_metadata["space"]["key"] == "value"
+    assert common.body_mutation.body == (sent or b"")
+    assert common.body_mutation.WhichOneof("mutation") == (None if sent is None else "body")
+    assert peer.budget.held_bytes == 0
+    if trailers:
+        assert letters(peer.feed(TRAILERS)) == "t"
+    assert peer.exchange.status is None
+
+
+def test_a_buffered_body_may_be_refused() -> None:
+    peer = Peer(REPLY, budget=BodyBudget(max_request_bytes=3))
+    peer.feed(BUFFERED)
+    assert peer.feed(LAST) == [REPLY.payload]
+    assert "body_too_large" in peer.processor.calls
+    assert peer.processor.endings == [Ending.REFUSED]
+
+
+def test_the_body_of_a_request_that_is_not_held_goes_on_in_any_mode() -> None:
+    peer = Peer()
+    peer.processor.holds = False
+    assert letters(peer.feed(BUFFERED)) == "h"
+    assert peer.feed(LAST) == [b"\x1a\x00"]
+    assert peer.processor.body is None
+
+
+def test_pieces_that_come_before_the_headers_have_their_reply_get_theirs_after_it() -> None:
+    peer = Peer(None)
+    assert peer.feed(STREAMED, PIECE, LAST, TRAILERS) == []
+    assert letters(peer.resume(FORWARD)) == "hbbt"
+
+
+@pytest.mark.parametrize("mode", [1, 2], ids=["streamed", "buffered"])
+def test_a_piece_of_the_response_goes_on_or_is_replaced(mode: int) -> None:
+    peer = Peer()
+    peer.processor.edit = lambda piece: piece.replace(b"ab", b"") if b"ab" in piece else None
+    peer.processor.metadata = ext_proc_wire.dynamic_numbers([("s", "a", 1.5)])
+    peer.feed(wire.request_headers(end=True, body_modes=(4, mode)), RESPONSE)
+    if mode == 1:
+        assert peer.feed(RESPONSE_PIECE) == [b"\x22\x00"]
+        (empty,) = wire.read(peer.feed(wire.response_body(b"ab", end=False)))
+        assert empty.response_body.response.body_mutation.clear_body
+    peer.processor.rest = b"kept"
+    (last,) = wire.read(peer.feed(wire.response_body(b"xaby", end=True)))
+    assert last.response_body.response.body_mutation.body == b"xykept"
+    assert last.dynamic_metadata["s"]["a"] == 1.5
+    assert peer.processor.endings == [Ending.COMPLETED]
+
+
+def test_a_buffered_response_is_complete_before_its_trailers() -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers(end=True, body_modes=(4, 2)), RESPONSE)
+    assert peer.feed(RESPONSE_PIECE) == [b"\x22\x00"]
+    assert peer.processor.endings == [Ending.COMPLETED]
+    assert letters(peer.feed(RESPONSE_TRAILERS)) == "T"
+
+
+def test_a_proxy_that_answers_before_it_asks_names_its_mode_with_the_response() -> None:
+    peer = Peer()
+    message = wire.pb.ProcessingRequest.FromString(RESPONSE)
+    message.protocol_config.response_body_mode = 1
+    peer.feed(message.SerializeToString())
+    assert peer.feed(RESPONSE_LAST) == [b"\x22\x00"]
+    assert peer.exchange.states == (Request.ABANDONED, Response.OVER)
 
 
 def test_a_response_whose_body_is_not_shown_completes_with_the_stream() -> None:
@@ -417,23 +545,30 @@ def test_a_response_piece_above_the_limit_is_split() -> None:
 
 ALL = (
     HEADERS, ONLY_HEADERS, UNSEEN_BODY, PIECE, LAST, END, TRAILERS, RESPONSE, RESPONSE_END, RESPONSE_PIECE,
-    RESPONSE_LAST, RESPONSE_BODY_END, RESPONSE_TRAILERS, UNKNOWN, MALFORMED, FORWARD, REPLY, None,
+    RESPONSE_LAST, RESPONSE_BODY_END, RESPONSE_TRAILERS, BUFFERED, STREAMED, UNKNOWN, MALFORMED, FORWARD,
+    REPLY, None,
 )  # fmt: skip
 NORMAL = (HEADERS, PIECE, LAST, FORWARD, RESPONSE, RESPONSE_PIECE, RESPONSE_BODY_END)
+IN_STEPS = (wire.request_headers(body_modes=(1, 1)), PIECE, FORWARD, LAST, RESPONSE, RESPONSE_LAST)
+IN_ONE = (wire.request_headers(body_modes=(2, 2)), LAST, FORWARD, RESPONSE, RESPONSE_PIECE, RESPONSE_TRAILERS)
 
 
 @given(
+    usual=st.sampled_from([NORMAL, IN_STEPS, IN_ONE]),
     start=st.integers(0, len(NORMAL)),
     rest=st.lists(st.sampled_from(ALL), max_size=8),
     answer=st.sampled_from([FORWARD, REPLY, None]),
 )
 @settings(deadline=None, max_examples=500)
 def test_any_sequence_ends_once_and_holds_nothing(
-    start: int, rest: list[bytes | Forward | Reply | None], answer: Forward | Reply | None
+    usual: tuple[bytes | Forward, ...],
+    start: int,
+    rest: list[bytes | Forward | Reply | None],
+    answer: Forward | Reply | None,
 ) -> None:
     peer = Peer(answer)
     waited = False
-    for event in (*NORMAL[:start], *rest):
+    for event in (*usual[:start], *rest):
         if event is None:
             peer.close()
         elif isinstance(event, bytes):
