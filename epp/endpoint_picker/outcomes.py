@@ -27,7 +27,8 @@ class Outcome(Enum):
     CANCELLED = "rejected-context-cancelled"
     """The client left while it waited in the queue; there is no answer."""
     INTERNAL = "internal-error"
-    """A plugin failed on a request that went through the queue, or the proxy shows no body to a pool that needs it."""
+    """A plugin failed on a request that went through the queue, or the proxy shows no body to a pool that
+    needs it."""
 
     @property
     def http_status(self) -> int:

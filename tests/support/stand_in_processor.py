@@ -37,7 +37,7 @@ class StandInProcessor:
         self.waiting = StandInWait()
         self.resume: Resume | None = None
         self.response: list[bytes] = []
-        self.edit: Callable[[bytes], bytes] | None = None
+        self.edit: Callable[[bytes], bytes | None] | None = None
         self.rest = b""
         self.endings: list[Ending] = []
         self.mutation = b""

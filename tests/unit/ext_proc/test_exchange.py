@@ -175,12 +175,13 @@ def test_a_message_of_the_request_in_each_state(state: str, message: str, outcom
 
 
 BEGUN = (Response.STREAMING, Response.STEPPING, Response.WHOLE, Response.OVER)
-#: Messages by which a request comes into a state, with the modes filled in; some without a response yet.
-BEFORE_RESPONSE = {
-    Request.ANSWERED: (4, PIECE, LAST),
-    Request.UNSEEN: (0,),
-    Request.ABANDONED: (4, PIECE),
-    Request.STEPPING: (1,),
+#: The mode of request bodies, and the messages after the headers, that bring a request into a state; one is
+#: abandoned with the response.
+BEFORE_RESPONSE: dict[Request, tuple[int, tuple[bytes, ...]]] = {
+    Request.ANSWERED: (4, (PIECE, LAST)),
+    Request.UNSEEN: (0, ()),
+    Request.ABANDONED: (4, (PIECE,)),
+    Request.STEPPING: (1, ()),
 }
 
 
@@ -190,7 +191,7 @@ def test_a_message_of_the_response_in_each_state(
     request_state: Request, state: str, message: str, outcome: str
 ) -> None:
     peer = Peer()
-    mode, *more = BEFORE_RESPONSE[request_state]
+    mode, more = BEFORE_RESPONSE[request_state]
     modes = mode, MODE_OF_RESPONSE.get(Response[state], 4)
     peer.feed(wire.request_headers(body_modes=modes), *more)
     peer.feed(*TO_RESPONSE[Response[state]])
