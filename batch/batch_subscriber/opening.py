@@ -16,6 +16,7 @@ Factory = Callable[[str], Coroutine[Any, Any, Any]]
 
 #: Scheme of the URL: the module and its factory, `async def factory(url) -> queue`.
 QUEUES: Final[Mapping[str, str]] = {
+    "pubsub": "batch_subscriber.queues.pubsub:open_queue",
     "redis": "batch_subscriber.queues.redis_streams:open_queue",
     "rediss": "batch_subscriber.queues.redis_streams:open_queue",
     "sqlite": "batch_subscriber.queues.sqlite:open_queue",
@@ -24,8 +25,8 @@ RESULTS: Final[Mapping[str, str]] = {
     "file": "batch_subscriber.results.files:open_results",
     "sqlite": "batch_subscriber.results.sqlite:open_results",
 }
-#: These queues keep the cancelled groups, and their dead letters for people, under the same URL.
-CANCELLATIONS: Final = QUEUES
+#: Queues that keep the cancelled groups under the same URL; all keep their dead letters for people.
+CANCELLATIONS: Final = {scheme: place for scheme, place in QUEUES.items() if scheme != "pubsub"}
 DEAD_LETTERS: Final = QUEUES
 
 

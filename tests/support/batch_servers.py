@@ -5,8 +5,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+import urllib.request
 from pathlib import Path
+
+from local_cluster.binaries import ensure_pubsub_fake
 
 _PATIENCE_S = 30.0
 
@@ -80,3 +84,37 @@ def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.poll() is None, f"ended with {process.returncode}: {log.read_text()[-2000:]}"
         assert time.monotonic() < until, f"no answer on port {port}: {log.read_text()[-2000:]}"
         time.sleep(0.02)
+
+
+class PubSubFake:
+    """Google's fake Pub/Sub server, and its clock."""
+
+    def __init__(self, folder: Path) -> None:
+        fake = ensure_pubsub_fake(lambda line: print(line, file=sys.stderr))
+        log = (folder / "pubsub.log").open("ab")
+        self._process = subprocess.Popen(
+            [str(fake)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        log.close()
+        assert self._process.stdout is not None
+        self.endpoint, self._admin = self._process.stdout.readline().split()
+        self.ahead = 0.0
+
+    def clock(self) -> float:
+        """The server's time."""
+        return time.time() + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock of the server, and `clock`."""
+        request = urllib.request.Request(
+            f"http://{self._admin}/advance?seconds={seconds}", data=b"", method="POST"
+        )
+        urllib.request.urlopen(request, timeout=_PATIENCE_S).close()
+        self.ahead += seconds
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
