@@ -13,6 +13,7 @@ from lean_grpc.http2 import codes
 from lean_grpc.http2.codes import PREFACE, ErrorCode, frame
 from lean_grpc.http2.connection import Connection
 from lean_grpc.http2.fields import Head
+from lean_grpc.http2.guard import HARD_LIMITS
 from lean_grpc.http2.stream import Stream
 
 LIMITS = Limits(
@@ -173,5 +174,5 @@ def check(fuzzed: Fuzzed) -> None:
     assert held <= LIMITS.connection_send_limit + LARGEST_ANSWER + LIMITS.max_receive_message + 10
     assert all(stream.id in core.streams for stream in core.outbox.waiting)
     assert core.outbox.window >= 0
-    assert 0 <= core.held_messages.held <= LIMITS.connection_receive_limit
+    assert 0 <= core.held_messages.held <= HARD_LIMITS * LIMITS.connection_receive_limit
     assert core.streams or core.held_messages.held == 0

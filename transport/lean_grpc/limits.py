@@ -55,7 +55,8 @@ class Limits:
     connection_send_limit: int = 33_554_432
     """Unsent bytes of all streams of a connection above which one more `send` ends its stream."""
     connection_receive_limit: int = 67_108_864
-    """Bytes of incomplete and unread messages on all streams of a connection; a call that exceeds it ends."""
+    """Bytes of incomplete and unread messages on all streams of a connection. Above it messages become whole
+    one after the other; at four times this a call ends."""
     max_receive_message: int = 4_194_304
     """A received message, as sent and after decompression."""
     max_send_message: int = 4_194_304

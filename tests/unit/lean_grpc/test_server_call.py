@@ -320,20 +320,56 @@ def test_unary_answers_with_the_status_that_it_raises() -> None:
     assert desk.status(answers) == (6, "twice", True)
 
 
-def test_messages_begun_on_many_streams_share_a_bound() -> None:
-    desk = Desk(Limits(connection_receive_limit=100_000))
+def test_a_call_that_passes_the_bound_of_unfinished_messages_ends() -> None:
+    desk = Desk(Limits(connection_receive_limit=25_000))
     part = message(bytes(50_000))[:30_000]
-    answers = []
     for number in range(6):
         stream_id = 2 * number + 1
         desk.open(stream_id=stream_id)
-        answers += desk.wire.send(
-            desk.wire.data(part[:16_000], stream_id), desk.wire.data(part[16_000:], stream_id)
-        )
+        desk.wire.send(desk.wire.data(part[:16_000], stream_id), desk.wire.data(part[16_000:], stream_id))
     assert desk.wire.core.held_messages.held <= 100_000
     assert [diary.entries[-1] == ("opened", ()) for diary in desk.diaries[:3]] == [True] * 3
     assert desk.diaries[3].entries[-1] == ("aborted", StatusCode.RESOURCE_EXHAUSTED)
     desk.wire.core.lose()
+    assert desk.wire.core.held_messages.held == 0
+
+
+class Sender:
+    """Sends a message on one stream, as far as the stream's window allows."""
+
+    def __init__(self, desk: Desk, stream_id: int, payload: bytes) -> None:
+        self.desk, self.stream_id = desk, stream_id
+        self.left, self.window = message(payload), desk.limits.stream_window
+        desk.open(stream_id=stream_id)
+
+    def step(self) -> list[Frame]:
+        size = min(16_000, self.window)
+        part, self.left = self.left[:size], self.left[size:]
+        self.window -= len(part)
+        return self.desk.wire.send(self.desk.wire.data(part, self.stream_id)) if part else []
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (0, 3)], ids=["all stay", "the first leaves", "two leave"])
+def test_messages_that_are_too_much_together_come_one_after_the_other(gone: tuple[int, ...]) -> None:
+    payload = bytes(300_000)
+    desk = Desk(Limits(connection_receive_limit=200_000))
+    senders = [Sender(desk, 2 * number + 1, payload) for number in range(8)]
+    most = 0
+    for turn in range(1_000):
+        for sender in senders:
+            for answer in sender.step():
+                assert answer.kind != codes.RST_STREAM
+                if answer.kind == codes.WINDOW_UPDATE and answer.stream_id:
+                    senders[answer.stream_id // 2].window += int.from_bytes(answer.payload)
+        most = max(most, desk.wire.core.held_messages.held)
+        if turn == 10:
+            for number in gone:
+                senders[number].left = b""
+                desk.wire.send(frame(codes.RST_STREAM, 0, 2 * number + 1, uint(ErrorCode.CANCEL)))
+    for number, diary in enumerate(desk.diaries):
+        assert (diary.entries[-1] == payload) == (number not in gone)
+    # The limit, a window of each call, and one whole message; 2,400,040 bytes without turns.
+    assert most <= 200_000 + 8 * desk.limits.stream_window + 300_005
     assert desk.wire.core.held_messages.held == 0
 
 

@@ -105,7 +105,7 @@ class MessageReader:
         held = self._stop + self._more_size
         self._held.held += held - self._counted
         self._counted = held
-        if held and self._held.full:
+        if held and self._held.overfull:
             raise CallError(StatusCode.RESOURCE_EXHAUSTED, "too many unfinished messages on the connection")
 
     def drop(self) -> None:

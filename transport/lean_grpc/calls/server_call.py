@@ -254,10 +254,16 @@ class ServerCall:
                 )
             reader.feed(buffer, start, stop)
             self._deliver()
+            held = self._connection.held_messages
+            unfinished = self._reader is not None and not (ended or self._paused)
+            if unfinished and held.full and held.must_wait(self):
+                self._unconsumed += size
+                return False
         if ended:
             self._end()
         if self._paused:
             self._unconsumed += size
+            self._connection.held_messages.release(self)
             return False
         return True
 
@@ -288,9 +294,16 @@ class ServerCall:
             size, self._unconsumed = self._unconsumed, 0
             self._connection.consume(self._stream, size)
 
+    def go_on_receiving(self) -> None:
+        """Take more of a message that is not whole, after others."""
+        if not self._paused and self._unconsumed:
+            size, self._unconsumed = self._unconsumed, 0
+            self._connection.consume(self._stream, size)
+
     def _deliver(self) -> None:
         """Hand over messages as long as the handler takes them, then the end if it has come."""
         reader = self._reader
+        before = self.messages
         try:
             while reader is not None and not self._paused and not self._done:
                 payload = reader.next()
@@ -302,6 +315,8 @@ class ServerCall:
                 reader.settle()
                 if reader.empty:
                     self._reader = None
+                if self.messages > before:
+                    self._connection.held_messages.release(self)
         except CallError as error:
             self._give_up(error.code, error.message)
         except Exception:
@@ -362,6 +377,7 @@ class ServerCall:
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
+            self._connection.held_messages.release(self)
         if self._unconsumed and self._stream.state != CLOSED:
             self._connection.consume(self._stream, self._unconsumed)
         self._unconsumed = 0

@@ -4,7 +4,7 @@
 ones: a peer that reads much data has to send many window updates.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 from lean_grpc.http2.codes import ErrorCode
 from lean_grpc.http2.errors import ProtocolError
@@ -17,19 +17,69 @@ USEFUL_INCREMENT: Final = 4_096
 """Increment of the connection's window from which checking the streams that wait for it is not charged."""
 
 
-class HeldMessages:
-    """Counts the bytes of unfinished or unread messages that the layer above holds for all streams."""
+#: A call ends when unfinished messages fill this many times `Limits.connection_receive_limit`.
+HARD_LIMITS: Final = 4
 
-    __slots__ = ("_limit", "held")
+
+class Receiver(Protocol):
+    """A call whose message is not whole."""
+
+    def go_on_receiving(self) -> None:
+        """Open the stream's window for what has been received."""
+        ...
+
+
+class HeldMessages:
+    """Counts the bytes of unfinished or unread messages that the layer above holds for all streams.
+
+    Above `Limits.connection_receive_limit`, calls with unfinished messages take turns: the windows of all but
+    one stay closed, so that messages become whole one after the other. Closing the connection's window
+    instead could leave all of them unfinished for ever.
+    """
+
+    __slots__ = ("_first", "_limit", "_waiting", "_window", "held")
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.connection_receive_limit
+        self._window = limits.stream_window
         self.held = 0
+        self._first: Receiver | None = None  # whose turn it is
+        self._waiting: dict[Receiver, None] = {}  # in order
 
     @property
     def full(self) -> bool:
         """Tell whether more is held than `Limits.connection_receive_limit`."""
         return self.held > self._limit
+
+    @property
+    def overfull(self) -> bool:
+        """Tell whether so much is held that a call has to end."""
+        return self.held > HARD_LIMITS * self._limit
+
+    def must_wait(self, receiver: Receiver) -> bool:
+        """Tell whether a receiver has to wait; `go_on_receiving` is called when its turn comes."""
+        if self._first is None:
+            self._first = receiver
+        if self._first is receiver:
+            return False
+        self._waiting[receiver] = None
+        return True
+
+    def release(self, receiver: Receiver) -> None:
+        """Note that a message of the receiver is whole, or its call paused or over: others may go on."""
+        waiting = self._waiting
+        if waiting:
+            waiting.pop(receiver, None)
+        if self._first is receiver:
+            self._first = None
+        room = self._limit - self.held
+        while waiting and (room > 0 or self._first is None):
+            following = next(iter(waiting))
+            del waiting[following]
+            if self._first is None:
+                self._first = following
+            room -= self._window
+            following.go_on_receiving()
 
 
 class FloodGuard:

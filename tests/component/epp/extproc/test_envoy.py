@@ -57,6 +57,22 @@ async def test_bodies_far_larger_than_all_windows_are_served(stage: Stage, tls: 
     await stage.settled()
 
 
+async def test_many_large_bodies_on_one_connection_wait_for_each_other(stage: Stage) -> None:
+    """Envoy sends what it has of a body as one message, and all messages over one connection."""
+    await stage.start(servers=2)
+    bodies = [prompt(1_000_000, seed) for seed in range(100)]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+
+        async def digest(body: bytes) -> str:
+            async with client.post(f"{stage.url}/v1/completions", data=body, headers=JSON) as response:
+                assert response.status == 200, await response.text()
+                return str((await response.json())["digest"])
+
+        digests = await asyncio.gather(*(digest(body) for body in bodies))
+    assert digests == [hashlib.sha256(body).hexdigest() for body in bodies]
+    await stage.settled()
+
+
 @either_way
 async def test_large_responses_arrive_whole(stage: Stage, tls: bool) -> None:
     await stage.start(tls=tls)
