@@ -94,7 +94,7 @@ class InferenceRequest:
         self.priority = 0
         """Set by the scheduler from the priority table. A negative one may be shed."""
         self.body_bytes = body_bytes
-        self.chunks: Sequence[bytes] = ()
+        self.chunks: Sequence[bytes | memoryview] = ()
         """The body as it came; empty when the proxy does not show it."""
         self.tokens: Tokens | None = None
         """Written by the producer of the tokenised prompt; None before that."""
@@ -110,7 +110,7 @@ class InferenceRequest:
         """Return the whole body, for plugins that ask others about it."""
         if len(self.chunks) > 1:
             self.chunks = (b"".join(self.chunks),)
-        return self.chunks[0] if self.chunks else b""
+        return bytes(self.chunks[0]) if self.chunks else b""
 
 
 class ConditionalRequest(InferenceRequest):

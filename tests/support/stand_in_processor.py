@@ -6,7 +6,7 @@ from ext_proc import wire
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
 from ext_proc.processor import Ending, Forward, Reply
-from ext_proc.wire import ProcessingRequest
+from ext_proc.wire import Held, ProcessingRequest
 
 FORWARD = Forward(wire.set_header("x-model", b"m"), wire.dynamic_metadata("space", "key", b"value"))
 REPLY = Reply(wire.immediate_reply(429, [("x-why", "busy")], "later", "busy"))
@@ -47,12 +47,12 @@ class StandInProcessor:
         self._call("request_headers")
         return self.holds
 
-    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+    def request_part(self, chunks: Sequence[Held], size: int) -> None:
         assert size == sum(map(len, chunks))
         self.parts += 1
 
     def request(
-        self, body: Sequence[bytes] | None, resume: Resume, now: float
+        self, body: Sequence[Held] | None, resume: Resume, now: float
     ) -> Forward | Reply | StandInWait:
         self._call("request")
         self.body = None if body is None else b"".join(body)

@@ -4,6 +4,8 @@ from typing import Final
 
 #: Largest request body, in bytes, that is held whole.
 MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
+#: Bytes of a body that are held in the heap; what comes beyond goes into segments.
+HEAP_BYTES: Final = 4 * 1024 * 1024
 #: Bytes of request bodies held over all streams at one time.
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 

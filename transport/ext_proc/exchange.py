@@ -15,8 +15,9 @@ from itertools import chain, islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ext_proc import wire
-from ext_proc.budget import BodyBudget
+from ext_proc.budget import HEAP_BYTES, BodyBudget
 from ext_proc.processor import Edit, Ending, Forward, Late, Processor, Reply, Waiting
+from ext_proc.segments import Segments
 from ext_proc.states import (
     AFTER_RESPONSE_HEADERS,
     AFTER_WAITING,
@@ -26,7 +27,7 @@ from ext_proc.states import (
     Request,
     Response,
 )
-from ext_proc.wire import Piece
+from ext_proc.wire import Held, Piece
 from ext_proc.wire import ProcessingRequest as Message
 from lean_grpc.status import StatusCode
 
@@ -72,6 +73,7 @@ class Exchange(Generic[Late]):
         "_request",
         "_response",
         "_response_unseen",
+        "_segments",
         "_trailers",
         "_waiting",
         "backlog",
@@ -89,7 +91,8 @@ class Exchange(Generic[Late]):
         self._budget = budget
         self._request = Request.EXPECTED
         self._response = Response.EXPECTED
-        self._chunks: list[bytes] = []
+        self._chunks: list[Held] = []
+        self._segments: Segments | None = None  # where the pieces of a large body are
         self._held = 0  # bytes of this exchange in the budget
         self._has_body = False  # the body goes through here, in pieces
         self._in_one = False  # the proxy holds the headers until it has the reply to the whole body
@@ -234,7 +237,15 @@ class Exchange(Generic[Late]):
         if end:
             return self._ask(self._chunks, now)
         self.processor.request_part(self._chunks, self._held)
+        if self._held > HEAP_BYTES and chunk:
+            self._set_apart(chunk)
         return _NOTHING
+
+    def _set_apart(self, chunk: bytes) -> None:
+        """Move the last piece of a large body out of the heap."""
+        if self._segments is None:
+            self._segments = Segments()
+        self._chunks[-1] = self._segments.keep(chunk)
 
     def _pass_piece(self, piece: Piece, cell: "Cell[Request]", _now: float) -> Replies:
         chunk, end = piece
@@ -262,7 +273,7 @@ class Exchange(Generic[Late]):
         self._request = cell.ended
         return (wire.REQUEST_TRAILERS_REPLY,)
 
-    def _ask(self, body: Sequence[bytes] | None, now: float) -> Replies:
+    def _ask(self, body: Sequence[Held] | None, now: float) -> Replies:
         return self._answered(self.processor.request(body, self._resume, now), now)
 
     def _answered(self, answer: Forward | Reply | Waiting, now: float) -> Replies:
@@ -441,18 +452,19 @@ class Exchange(Generic[Late]):
     def _drop_body(self) -> None:
         """Free the body and give its bytes back."""
         self._chunks.clear()
+        self._segments = None
         self._budget.give(self._held)
         self._held = 0
 
 
-def _taken(chunks: list[bytes]) -> Iterator[bytes]:
+def _taken(chunks: list[Held]) -> Iterator[Held]:
     """Yield the chunks and let go of each."""
     chunks.reverse()
     while chunks:
         yield chunks.pop()
 
 
-def _edited(chunks: Iterator[bytes], edit: Edit) -> Iterator[bytes]:
+def _edited(chunks: Iterator[Held], edit: Edit) -> Iterator[Held]:
     """Yield the chunks with the edit's bytes in place of those that it replaces."""
     at = 0
     for chunk in chunks:
@@ -467,9 +479,9 @@ def _edited(chunks: Iterator[bytes], edit: Edit) -> Iterator[bytes]:
         at += size
 
 
-def _cut(chunks: Iterator[bytes], end: bool) -> Iterator[bytes]:
+def _cut(chunks: Iterator[Held], end: bool) -> Iterator[bytes]:
     """Yield the replies that bring the bytes, each but the last with CHUNK_BYTES; at least one."""
-    parts: list[bytes | memoryview] = []
+    parts: list[Held] = []
     size = 0
     for chunk in chunks:
         length, at = len(chunk), 0

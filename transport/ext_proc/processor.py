@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
-from ext_proc.wire import ProcessingRequest
+from ext_proc.wire import Held, ProcessingRequest
 
 Late = TypeVar("Late")
 """What a processor is resumed with when its answer had to wait."""
@@ -85,17 +85,18 @@ class Processor(Protocol[Late]):
         """
         ...
 
-    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+    def request_part(self, chunks: Sequence[Held], size: int) -> None:
         """Look at a body that is not whole yet: the pieces so far, the last of them new, and their bytes."""
         ...
 
     def request(
-        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
+        self, body: Sequence[Held] | None, resume: Callable[[Late], None], now: float
     ) -> Forward | Reply | Waiting:
         """Answer the complete request.
 
-        `body` has the pieces of the body. It is None when the headers ended the request, when the proxy does
-        not show request bodies, and when `request_headers` said that the body is not held.
+        `body` has its pieces; those beyond the first `budget.HEAP_BYTES` may be memoryviews. It is None when
+        the headers ended the request, when the proxy does not show request bodies, and when
+        `request_headers` said that the body is not held.
         A processor that returns a Waiting calls `resume` later, at most once; `resumed` turns what it passes
         into the answer.
         """

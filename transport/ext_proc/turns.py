@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ext_proc.body.reading import Reading
+from ext_proc.wire import Held
 
 
 class Turn:
@@ -23,7 +24,7 @@ class Turn:
         self.on_done: Callable[[], None] | None = None
         """Called once the reading is done; the body is whole by then."""
 
-    def feed(self, chunks: Sequence[bytes]) -> None:
+    def feed(self, chunks: Sequence[Held]) -> None:
         """Pass the pieces on that have come since the last call, and ask for steps."""
         if self.reading is not None:
             for chunk in islice(chunks, self._fed, None):

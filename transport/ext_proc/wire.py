@@ -43,6 +43,8 @@ class HttpHeaders(Protocol):
 
 Piece = tuple[bytes, bool]
 """One piece of a body, and whether it is the last."""
+Held = bytes | memoryview
+"""A piece of a body that is held."""
 
 
 class _ProtocolConfig(Protocol):
@@ -275,14 +277,14 @@ def _body_head(tag: int, length: int, end: bool) -> bytes:
     return out
 
 
-def request_body_reply(body: bytes, end: bool) -> bytes:
+def request_body_reply(body: Held, end: bool) -> bytes:
     """Encode one piece of the request body for the model server."""
     length = len(body)
     head = _REQUEST_HEADS.get(2 * length + end) or _body_head(_REQUEST_BODY, length, end)
     return head + body + _END_OF_STREAM if end else head + body
 
 
-def request_body_reply_of(parts: Sequence[bytes | memoryview], length: int, end: bool) -> bytes:
+def request_body_reply_of(parts: Sequence[Held], length: int, end: bool) -> bytes:
     """Encode one piece of the request body that is in several parts, `length` bytes together."""
     head = _REQUEST_HEADS.get(2 * length + end) or _body_head(_REQUEST_BODY, length, end)
     return b"".join((head, *parts, _END_OF_STREAM) if end else (head, *parts))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from sys import intern
-from typing import Final
+from typing import Any, Final
 
 from endpoint_picker.decision import BodyReading, Decision, Refusal, Router
 from endpoint_picker.extproc.headers import WITH_BODY, RequestHeaders, ResponseHeaders, is_json
@@ -38,7 +38,7 @@ from ext_proc.body.response.readers import DocumentReader, ResponseReader, Strea
 from ext_proc.body.response.restore import NameRestorer
 from ext_proc.processor import Edit, Ending, Forward, Reply, Waiting
 from ext_proc.turns import Turn, Turns
-from ext_proc.wire import ProcessingRequest
+from ext_proc.wire import Held, ProcessingRequest
 
 #: Encoded bodies up to this size, in bytes, are read at once when they are whole, in this many steps at most.
 _AT_ONCE_BYTES: Final = 16_384
@@ -119,7 +119,7 @@ class Picking:
         self.record.objective = headers.objective
         return headers.holds
 
-    def request_part(self, chunks: Sequence[bytes], size: int) -> None:
+    def request_part(self, chunks: Sequence[Held], size: int) -> None:
         """Begin to read a body that is too large to be read in one go, while it comes."""
         turn = self._turn
         if turn is not None:
@@ -128,7 +128,7 @@ class Picking:
             self._turn = self._begin_turn(chunks)
 
     def request(
-        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
+        self, body: Sequence[Held] | None, resume: Callable[[Late], None], now: float
     ) -> Forward | Reply | Waiting:
         """Read the body and decide. A large body is read in turns first."""
         headers, record = self._headers, self.record
@@ -158,7 +158,7 @@ class Picking:
             return self._refuse_unrouted(Outcome.BAD_REQUEST, text, now)
         try:
             if size <= WHOLE_BYTES and not headers.encoding and self._turn is None:
-                whole = body[0] if len(body) == 1 else b"".join(body)
+                whole: Any = body[0] if len(body) == 1 else b"".join(body)
                 found = read(headers.api, whole, prompt=reading.prompt, boundary=headers.boundary)
                 parsed = found if isinstance(found, ParsedBody) else self._begun(found)
             else:
@@ -227,7 +227,7 @@ class Picking:
         turn.wake()
         return reading.result() if reading.done else None
 
-    def _parsed(self, headers: RequestHeaders, body: Sequence[bytes], size: int) -> ParsedBody | None:
+    def _parsed(self, headers: RequestHeaders, body: Sequence[Held], size: int) -> ParsedBody | None:
         """Return what a large or encoded body says; None when its reading takes turns.
 
         Raises InvalidBodyError.
@@ -246,7 +246,7 @@ class Picking:
         turn.wake()
         return reading.result() if reading.done else None
 
-    def _begin_turn(self, chunks: Sequence[bytes]) -> Turn:
+    def _begin_turn(self, chunks: Sequence[Held]) -> Turn:
         """Return the place of a new reading, with its first steps asked for.
 
         Raises InvalidBodyError for an encoding that is not read.
@@ -286,7 +286,7 @@ class Picking:
             return self._refuse_body(error, now)
         return self._decide(resume, now)
 
-    def _take(self, parsed: ParsedBody, body: Sequence[bytes], reading: BodyReading) -> None:
+    def _take(self, parsed: ParsedBody, body: Sequence[Held], reading: BodyReading) -> None:
         """Note what the body says. Raises InvalidBodyError when its model is to change and cannot."""
         request, record = self._request, self.record
         assert request is not None  # noqa: S101 - set before
@@ -301,7 +301,7 @@ class Picking:
         if reading.rewrites is not None:
             self._rewrite(reading.rewrites, parsed, body)
 
-    def _rewrite(self, rewrites: Rewrites, parsed: ParsedBody, body: Sequence[bytes]) -> None:
+    def _rewrite(self, rewrites: Rewrites, parsed: ParsedBody, body: Sequence[Held]) -> None:
         """Choose the model that is served, and change its name in the body."""
         headers, request = self._headers, self._request
         assert headers is not None and request is not None  # noqa: S101, PT018 - set before
@@ -463,7 +463,7 @@ class Picking:
             record.first_token_at = record.first_byte_at
 
 
-def _prompt_of(headers: RequestHeaders, body: Sequence[bytes]) -> bytes:
+def _prompt_of(headers: RequestHeaders, body: Sequence[Held]) -> bytes:
     """Return the prompt material of a body that has been read before."""
     found = read(headers.api, b"".join(body), prompt=True, boundary=headers.boundary)
     return found.prompt if isinstance(found, ParsedBody) else b""

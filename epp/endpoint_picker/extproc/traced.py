@@ -14,7 +14,7 @@ from ext_proc import wire
 from ext_proc.handler import ProcessHandler
 from ext_proc.processor import Ending, Forward, Reply, Waiting
 from ext_proc.turns import Turns
-from ext_proc.wire import ProcessingRequest
+from ext_proc.wire import Held, ProcessingRequest
 from lean_grpc.calls.metadata import Metadata
 
 _TRACEPARENT: Final = "traceparent"
@@ -114,7 +114,7 @@ class TracedPicking(Picking):
 
     @override
     def request(
-        self, body: Sequence[bytes] | None, resume: Callable[[Late], None], now: float
+        self, body: Sequence[Held] | None, resume: Callable[[Late], None], now: float
     ) -> Forward | Reply | Waiting:
         """Forget which request the router was asked about last: it is another one."""
         self._asks.asked = None

@@ -55,7 +55,7 @@ class Queued(Waiting):
         self._recall: Recall | None = None
         """Makes the prompt material again that was set aside; None when the request has it."""
         self._headers: Any = None
-        self._body: Sequence[bytes] = ()
+        self._body: Sequence[bytes | memoryview] = ()
         self.tenant = tenant
         """Fairness id."""
         self.tokens = tokens
@@ -89,7 +89,7 @@ class Queued(Waiting):
         """Give the request up."""
         self._cancel(self)
 
-    def set_aside(self, recall: "Recall", headers: Any, body: Sequence[bytes]) -> None:
+    def set_aside(self, recall: "Recall", headers: Any, body: Sequence[bytes | memoryview]) -> None:
         """Drop the prompt material for as long as the request waits.
 
         `recall(headers, body)` makes it again. Slots hold the three: a closure would take more room.
@@ -108,7 +108,7 @@ class Queued(Waiting):
         self.is_over, self.is_dispatched, self.successor = False, True, waiting
 
 
-Recall = Callable[[Any, Sequence[bytes]], bytes]
+Recall = Callable[[Any, Sequence[bytes | memoryview]], bytes]
 """Reads the prompt material of a body, by the headers of its request."""
 
 

@@ -1,5 +1,6 @@
 """The protocol of one exchange: every state and message, answers that wait, budget, pieces and ends."""
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 import envoy_messages as wire
 from ext_proc import wire as ext_proc_wire
-from ext_proc.budget import BodyBudget
+from ext_proc.budget import HEAP_BYTES, BodyBudget
 from ext_proc.exchange import CHUNK_BYTES, OK, REQUEST_CELLS, RESPONSE_CELLS
 from ext_proc.processor import Edit, Ending, Forward, Reply
 from ext_proc.states import Request, Response
@@ -477,6 +478,23 @@ def test_any_split_of_a_body_comes_back_whole_in_pieces(cuts: list[int], trailer
     assert [end for _, end in got] == [False] * (len(got) - 1) + [not trailers]
     assert max(len(part) for part, _ in got) <= CHUNK_BYTES
     assert letters(peer.replies) == "h" + "b" * len(got) + "t" * trailers
+    assert peer.budget.held_bytes == 0
+
+
+@pytest.mark.parametrize("edit", [None, Edit(0, 1, b"A"), Edit(HEAP_BYTES - 7, HEAP_BYTES + 9, b"BB")])
+@pytest.mark.parametrize("size", [1, 40_000, 65_536, HEAP_BYTES + 1], ids=str)
+def test_a_body_that_is_too_large_for_the_heap_comes_back_whole(size: int, edit: Edit | None) -> None:
+    body = random.Random(1).randbytes(HEAP_BYTES + 2_500_000)
+    forward = Forward(b"")
+    forward.edit = edit
+    peer = Peer(forward)
+    starts = range(0, len(body), max(size, 40_000))
+    peer.feed(HEADERS, *(wire.request_body(body[at : at + max(size, 40_000)], end=False) for at in starts))
+    peer.feed(*(wire.request_body(b"z" * size, end=False) for _ in range(3)), END)
+    whole = body + 3 * size * b"z"
+    if edit is not None:
+        whole = whole[: edit.start] + edit.text + whole[edit.end :]
+    assert b"".join(part for part, _ in wire.pieces(peer.replies, "request_body")) == whole
     assert peer.budget.held_bytes == 0
 
 

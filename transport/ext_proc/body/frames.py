@@ -8,6 +8,7 @@ import numpy as np
 
 from ext_proc.body.api import Api
 from ext_proc.body.scan import NotReadError, Scanner, Span
+from ext_proc.wire import Held
 
 #: Bytes of the message that are kept, at most; what follows is not read.
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
@@ -31,14 +32,14 @@ class FrameScanner:
         self.fields: dict[str, Span] = {}
         self.done = False
         self.error: NotReadError | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[Held] = deque()
         self._ended = False
         self._head = b""
         self._left = -1  # bytes of the message that have not come; -1 before its prefix is whole
         self._kept = bytearray()
         self._inner: Scanner | None = None
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: Held) -> None:
         """Take the next bytes."""
         if piece and not self.done:
             self._pieces.append(piece)
@@ -61,7 +62,7 @@ class FrameScanner:
                 self._advance_inner(self._inner)
                 return
             for _ in range(min(len(self._pieces), _PIECES_A_STEP)):
-                self._take(self._pieces.popleft())
+                self._take(bytes(self._pieces.popleft()))
             if self._left == 0:
                 self._message_is_whole()
             elif self._ended and not self._pieces:

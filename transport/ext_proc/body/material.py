@@ -40,6 +40,9 @@ _MEDIA_TYPES: Final = frozenset(
     for kind in (b"image_url", b"video_url", b"audio_url", b"input_audio", b"image", b"input_image")
 )
 
+#: The key of a chat's messages.
+MESSAGES: Final = "messages"
+
 #: JSON text: a value as it is written.
 Raw = bytes | msgspec.Raw
 
@@ -60,12 +63,16 @@ _as_text: Final = msgspec.json.Decoder(str).decode
 class Value:
     """A JSON value, perhaps only its beginning."""
 
-    __slots__ = ("raw", "whole")
+    __slots__ = ("listed", "raw", "whole")
 
-    def __init__(self, raw: bytes, *, whole: bool = True) -> None:
+    def __init__(
+        self, raw: bytes, *, whole: bool = True, listed: list[dict[str, msgspec.Raw]] | None = None
+    ) -> None:
         self.raw = raw
         self.whole = whole
         """False: the value goes on beyond `raw`."""
+        self.listed = listed
+        """The objects of a list, where they have been found already: `raw` is empty then."""
 
 
 def bounded(pieces: Iterable[bytes], size: int = 0, count: int = 0) -> Iterator[bytes]:
@@ -158,19 +165,17 @@ def isolation(salt: Value | None, adapter: Value | None) -> Iterator[bytes]:
 
 def messages(value: Value) -> Iterator[bytes]:
     """Lay out a list of messages, one after the other."""
-    if not value.raw.startswith(b"["):
-        yield whole(value.raw)
-        return
-    if value.whole and _few(value.raw):
-        try:
-            found = _as_messages(value.raw)
-        except (msgspec.MsgspecError, RecursionError):
-            pass
-        else:
-            for fields in found:
-                yield START
-                yield from _message(fields)
+    found = value.listed
+    if found is None:
+        if not value.raw.startswith(b"["):
+            yield whole(value.raw)
             return
+        found = _objects(value)
+    if found is not None:
+        for fields in found:
+            yield START
+            yield from _message(fields)
+        return
     for raw in elements(value):
         yield START
         try:
@@ -179,6 +184,14 @@ def messages(value: Value) -> Iterator[bytes]:
             yield whole(raw)
         else:
             yield from _message(fields)
+
+
+def _objects(value: Value) -> list[dict[str, msgspec.Raw]] | None:
+    """Return the objects of a list that has few elements; None for another list, which may be cut."""
+    try:
+        return _as_messages(value.raw) if value.whole and few(value.raw) else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _message(fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
@@ -262,15 +275,15 @@ def _ids(value: Value) -> Iterator[bytes]:
             yield whole(run)
 
 
-def _few(raw: bytes) -> bool:
-    """Tell whether an array has few enough elements to find all of them in one step."""
+def few(raw: bytes) -> bool:
+    """Tell whether JSON text has few enough values to find all of them in one step."""
     return len(raw) <= _MOST_AT_ONCE or brackets.commas(raw) < _MOST_AT_ONCE
 
 
 def elements(value: Value) -> Iterator[Raw]:
     """Yield the elements of a JSON array; of an array that goes on, the last one may be cut."""
     raw = value.raw
-    if value.whole and _few(raw):
+    if value.whole and few(raw):
         try:
             yield from _as_list(raw)
         except (msgspec.MsgspecError, RecursionError):

@@ -11,6 +11,7 @@ from xxhash import xxh3_128
 from ext_proc.body.brackets import WINDOW_BYTES
 from ext_proc.body.material import DIGEST
 from ext_proc.body.scan import NotReadError, Span
+from ext_proc.wire import Held
 
 #: Most parts of a body, and most bytes of a part's headers.
 MAX_PARTS: Final = 256
@@ -50,7 +51,7 @@ class MultipartScanner:
         self.fields: dict[str, Span] = {}
         self.done = False
         self.error: NotReadError | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[Held] = deque()
         self._ended = False
         # The first delimiter has no line before it.
         self._buffer = b"\r\n"
@@ -64,7 +65,7 @@ class MultipartScanner:
         if not boundary or len(boundary) > MAX_BOUNDARY:
             self._over(NotReadError("multipart without a boundary in its content-type"))
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: Held) -> None:
         """Take the next bytes."""
         if piece and not self.done:
             self._pieces.append(piece)
@@ -89,7 +90,7 @@ class MultipartScanner:
             if len(piece) > WINDOW_BYTES:
                 self._pieces.appendleft(piece[WINDOW_BYTES:])
                 piece = piece[:WINDOW_BYTES]
-            self._buffer += piece
+            self._buffer += bytes(piece)
             while self._step():
                 pass
         except NotReadError as error:

@@ -6,17 +6,19 @@ so that no other request waits for it. Both ways give the same answer.
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from functools import cache
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from ext_proc.body.api import VALUE_BYTES, Api, Fields, Form
 from ext_proc.body.encodings import ENCODINGS, BrokenEncodingError, Decoder
 from ext_proc.body.frames import FrameScanner
-from ext_proc.body.material import MAX_MATERIAL_BYTES, Value, bounded
+from ext_proc.body.material import MAX_MATERIAL_BYTES, MESSAGES, Value, bounded, few
 from ext_proc.body.multipart import MultipartScanner
 from ext_proc.body.pooling import OTHER
 from ext_proc.body.scan import NotReadError, Scanner, Span
+from ext_proc.wire import Held
 
 #: Bodies up to this size, in bytes, are read in one go.
 WHOLE_BYTES: Final = 640 * 1024
@@ -33,6 +35,7 @@ MAX_TOKENS: Final = 100_000_000
 MAX_STATE: Final = 256
 
 _as_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_OBJECTS: Final = list[dict[str, msgspec.Raw]]
 _as_text: Final = msgspec.json.Decoder(str).decode
 
 
@@ -78,7 +81,7 @@ class FieldScanner(Protocol):
         """`advance` has nothing to do until more bytes come."""
         ...
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: Held) -> None:
         """Take the next bytes."""
         ...
 
@@ -102,11 +105,10 @@ def read(
     used = OTHER if api is None else api
     if used.form is Form.JSON:
         try:
-            raws = _fields_of(used, body)
+            fields = _fields_of(used, body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass  # malformed, or JSON that only some read (NaN, half a surrogate pair): the scanner decides
         else:
-            fields = {key: Value(bytes(raw)) for key, raw in raws.items() if key in used.limits}
             parsed = interpret(used, fields)
             if not prompt:
                 return parsed
@@ -129,18 +131,32 @@ def read(
     return reading.result() if reading.done else reading
 
 
-def _fields_of(api: Api, body: bytes) -> dict[str, msgspec.Raw]:
+def _fields_of(api: Api, body: bytes) -> Fields:
     if len(body) <= _SMALL_BYTES:
-        return _as_fields(body)
-    kind = _STRUCTS.get(api.name)
-    if kind is None:
-        keys = [(key, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for key in api.limits]
-        kind = _STRUCTS[api.name] = msgspec.json.Decoder(msgspec.defstruct("Body", keys))
-    found = kind.decode(body)
-    return {key: raw for key in api.limits if (raw := getattr(found, key)) is not msgspec.UNSET}
+        return {key: Value(bytes(raw)) for key, raw in _as_fields(body).items() if key in api.limits}
+    if MESSAGES in api.limits and few(body):
+        try:
+            found = _decoder(api, _OBJECTS).decode(body)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # they are no list of objects, or the body is malformed
+        else:
+            return {
+                key: Value(b"", listed=raw) if key == MESSAGES else Value(bytes(raw))
+                for key in api.limits
+                if (raw := getattr(found, key)) is not msgspec.UNSET
+            }
+    found = _decoder(api, msgspec.Raw).decode(body)
+    return {key: Value(bytes(raw)) for key in api.limits if (raw := getattr(found, key)) is not msgspec.UNSET}
 
 
-_STRUCTS: Final[dict[str, "msgspec.json.Decoder[msgspec.Struct]"]] = {}
+@cache
+def _decoder(api: Api, messages: Any) -> "msgspec.json.Decoder[Any]":
+    """Return what decodes the keys that are asked for, the messages as the given type."""
+    keys = [
+        (key, (messages if key == MESSAGES else msgspec.Raw) | msgspec.UnsetType, msgspec.UNSET)
+        for key in api.limits
+    ]
+    return msgspec.json.Decoder(msgspec.defstruct("Body", keys))
 
 
 class Reading:
@@ -179,7 +195,7 @@ class Reading:
         self._decoder = decoder
         self._limit = limit
         self._decoded = 0
-        self._encoded: list[bytes] = []
+        self._encoded: list[Held] = []
         self._decoding: Iterator[bytes] = iter(())
         self._ended = False
         self._error: InvalidBodyError | None = None
@@ -197,7 +213,7 @@ class Reading:
         else:
             self._scanner = FrameScanner(self._api)
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: Held) -> None:
         """Take the next bytes of the body."""
         if self._scanner is None or self.done:
             return
@@ -277,7 +293,7 @@ class Reading:
                     if self._ended:
                         scanner.end()
                     return
-                self._decoding = decoder.feed(self._encoded.pop(0))
+                self._decoding = decoder.feed(bytes(self._encoded.pop(0)))
                 piece = next(self._decoding, None)
         except BrokenEncodingError as error:
             raise NotReadError(f"not in its content-encoding: {error}") from None
@@ -371,7 +387,7 @@ def _id_of(value: Value) -> str:
     return found if isinstance(found, str) and len(found) <= MAX_STATE else ""
 
 
-def model_span(body: Iterable[bytes]) -> tuple[int, int] | None:
+def model_span(body: Iterable[Held]) -> tuple[int, int] | None:
     """Return where the value of `model` stands in a JSON body that is read in one go; None without one."""
     scanner = Scanner({"model": VALUE_BYTES})
     for chunk in body:

@@ -16,6 +16,7 @@ from xxhash import xxh3_128
 
 from ext_proc.body.brackets import WINDOW_BYTES, Nest
 from ext_proc.body.material import DIGEST, LONG_BYTES, OPAQUE_BYTES, is_opaque
+from ext_proc.wire import Held
 
 #: Most keys of the object.
 MAX_KEYS: Final = 10_000
@@ -124,14 +125,14 @@ class Scanner:
         self.done = False
         self.error: NotReadError | None = None
         """Why the body cannot be read; set when `done`."""
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[Held] = deque()
         self._data = b""
         self._at = 0
         self._base = 0
         self._ended = False
         self._run = self._object()
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: Held) -> None:
         """Take the next bytes of the body."""
         if piece and not self.done:
             self._pieces.append(piece)
@@ -175,7 +176,7 @@ class Scanner:
         if len(piece) > WINDOW_BYTES:
             self._pieces.appendleft(piece[WINDOW_BYTES:])
             piece = piece[:WINDOW_BYTES]
-        self._data, self._at = piece, 0
+        self._data, self._at = bytes(piece), 0
         return True
 
     def _peek(self) -> Generator[None, None, int]:
