@@ -186,6 +186,7 @@ _ARGUMENTS: Final = """\
 _VARIABLES: Final[Mapping[str, str]] = {
     "EPP_IMAGE": '{{ include "headroom.image" (list . .Values.epp.image "headroom-epp") }}',
     "PROXY_IMAGE": "{{ .Values.proxy.image }}",
+    "PREDICTOR_IMAGE": '{{ include "headroom.image" (list . .Values.predictor.image "headroom-predictor") }}',
     "PICKER_CLUSTER_ROLE": _PICKER_ROLE,
 }
 

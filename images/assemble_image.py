@@ -99,7 +99,7 @@ def dependencies() -> None:
 
 
 def application() -> None:
-    """Build Headroom's wheel; unpack the image's part of it; write its command and its SBOM."""
+    """Build Headroom's wheel; unpack the image's part of it; write its commands and its SBOM."""
     out = OUT / "application"
     image = _image()
     packages = _inside(out, PACKAGES)
@@ -120,17 +120,19 @@ def application() -> None:
     (metadata,) = packages.glob("*.dist-info")
     (metadata / "RECORD").unlink()  # it names the files that this image leaves out
     entry_points = metadata / "entry_points.txt"
-    module, function = _command_target(entry_points.read_text(), image.command)
-    kept = imported_packages(packages, module.partition(".")[0])
+    scripts = entry_points.read_text()
+    targets = {name: _command_target(scripts, name) for name in (image.command, *image.also)}
+    kept = imported_packages(packages, targets[image.command][0].partition(".")[0])
     for folder in packages.iterdir():
         if folder != metadata and folder.name not in kept:
             shutil.rmtree(folder)
-    entry_points.write_text(_own_entry_points(entry_points.read_text(), image.command, kept))
+    entry_points.write_text(_own_entry_points(scripts, targets, kept))
     _plain(packages)
-    _executable(
-        out / "usr/local/bin" / image.command,
-        f"#!{PYTHON}\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n",
-    )
+    for name, (module, function) in targets.items():
+        _executable(
+            out / "usr/local/bin" / name,
+            f"#!{PYTHON}\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n",
+        )
     _compile(packages, out)
     sbom = out / "usr/share/sbom" / f"{image.name}.cdx.json"
     sbom.parent.mkdir(parents=True)
@@ -241,8 +243,8 @@ def _command_target(entry_points: str, command: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _own_entry_points(text: str, command: str, packages: Collection[str]) -> str:
-    """Return the entry points into these packages; of the scripts only the command."""
+def _own_entry_points(text: str, commands: Collection[str], packages: Collection[str]) -> str:
+    """Return the entry points into these packages; of the scripts only the commands."""
     given = configparser.ConfigParser(delimiters="=")
     given.optionxform = str  # type: ignore[assignment,method-assign]
     given.read_string(text)
@@ -251,14 +253,14 @@ def _own_entry_points(text: str, command: str, packages: Collection[str]) -> str
         own = [
             f"{name} = {target}\n"
             for name, target in given[section].items()
-            if target.partition(".")[0] in packages and (section != "console_scripts" or name == command)
+            if target.partition(".")[0] in packages and (section != "console_scripts" or name in commands)
         ]
         kept += [f"[{section}]\n", *own] if own else []
     return "".join(kept)
 
 
 def _executable(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
 

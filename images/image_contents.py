@@ -18,7 +18,9 @@ class Contents:
     extra: str
     """The extra of pyproject.toml whose dependencies it holds."""
     command: str
-    """The console script of pyproject.toml that is the image's entry point; the image has no other."""
+    """The console script of pyproject.toml that is the image's entry point."""
+    also: tuple[str, ...] = ()
+    """Further console scripts of the same package, which a pod names as its command."""
     without: tuple[str, ...] = ()
     """Distributions that a dependency asks for and that the image's code never imports."""
     optional: tuple[str, ...] = ()
@@ -42,6 +44,14 @@ IMAGES: Final = {
         without=("grpcio",),
         # Tokenizer files in the picker: TOKENIZERS_EXTRA of endpoint_picker.
         optional=("tokenizers",),
+    ),
+    # Apart from the picker's: what evaluates and trains models is larger than the picker.
+    "predictor": Contents(
+        name="headroom-predictor",
+        title="Headroom latency predictor",
+        extra="predictor",
+        command="headroom-predictor",
+        also=("headroom-trainer",),
     ),
     "simulator": Contents(
         name="headroom-model-server-sim",

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
+from inference_api.container import Image, ResourceRequirements
+from inference_api.latency_predictor import LatencyPredictorSpec, LatencyPredictorStatus
 from inference_api.markers import Schema, list_of, rules
 from inference_api.meta import ApiType, Condition, Generation, ObjectMeta, find_condition
 from inference_api.names import PICKER_GROUP, PICKER_KIND, PICKER_VERSION
@@ -27,46 +29,13 @@ ENDPOINTS_REACHABLE: Final = "EndpointsReachable"
 PICKER_REACHABLE: Final = "PickerReachable"
 #: Whether the picker uses the configuration that it was given. Unknown does not keep the summary from True.
 CONFIG_ACCEPTED: Final = "ConfigAccepted"
+#: Whether requests are routed by predicted latency. It exists while the EndpointPicker asks for prediction,
+#: and has no part in the summary: without predictions the heuristic profile picks.
+PREDICTOR_READY: Final = "PredictorReady"
 #: The summary: True when all others are, else the reason of the first that is not.
 READY: Final = "Ready"
 
 Count = Annotated[int, Schema(format="int32", minimum=0)]
-Image = Annotated[str, Schema(minLength=1, maxLength=1024, pattern=r"^\S+$")]
-Quantity = Annotated[
-    int | str,
-    Schema(
-        anyOf=[{"type": "integer"}, {"type": "string"}],
-        maxLength=32,
-        pattern=r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
-        **{"x-kubernetes-int-or-string": True},
-    ),
-]
-
-
-_REQUESTS_WITHIN_LIMITS: Final = (
-    "!has(self.limits) || !has(self.requests) || self.requests.all(name, !(name in self.limits) || "
-    "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)"
-)
-
-
-class ResourceRequirements(ApiType):
-    """Compute resources of a container, as in a pod: names such as cpu and memory to quantities."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": rules(
-                (
-                    _REQUESTS_WITHIN_LIMITS,
-                    "a request must not be greater than the limit of the same name",
-                )
-            )
-        }
-    )
-
-    limits: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
-    """Upper limits of what the container may use."""
-    requests: Annotated[dict[str, Quantity], Schema(maxProperties=8)] | None = None
-    """What the scheduler reserves for the container."""
 
 
 class ProxyMode(StrEnum):
@@ -177,6 +146,8 @@ class EndpointPickerSpec(ApiType):
     """The standalone proxy; none when absent."""
     flow_control: FlowControlSpec = Field(default_factory=FlowControlSpec)
     """Queueing by priority, and which objective a request without a header has."""
+    latency_predictor: LatencyPredictorSpec = Field(default_factory=LatencyPredictorSpec)
+    """Routing by the latency that is predicted for a request on each endpoint; off when absent."""
 
 
 class EndpointCounts(ApiType):
@@ -193,7 +164,7 @@ class EndpointPickerStatus(ApiType):
 
     conditions: Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=16)] = ()
     """Accepted, ResolvedRefs, PickerReady, EndpointsReady, EndpointsReachable, PickerReachable,
-    ConfigAccepted, and Ready as their summary."""
+    ConfigAccepted, and Ready as their summary; ProxyReady and PredictorReady while they are asked for."""
     observed_generation: Generation | None = None
     """metadata.generation of the EndpointPicker that this status describes."""
     observed_pool_generation: Generation | None = None
@@ -206,6 +177,8 @@ class EndpointPickerStatus(ApiType):
     """Entries of the priority table that the operator wrote for the picker."""
     proxy_address: str | None = None
     """host:port of the standalone proxy's Service, while there is one."""
+    latency_predictor: LatencyPredictorStatus | None = None
+    """What the picker says of prediction, while it is asked for."""
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of that type, or None."""

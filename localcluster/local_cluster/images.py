@@ -37,6 +37,10 @@ def default_images() -> dict[str, ImageCommand]:
     images = {
         "headroom-operator": ImageCommand((f"{scripts}/headroom-operator",)),
         "headroom-epp": ImageCommand((f"{scripts}/headroom-epp",)),
+        # Its containers name the trainer's command as well.
+        "headroom-predictor": ImageCommand(
+            (f"{scripts}/headroom-predictor",), {"PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin"}
+        ),
         "headroom-model-server-sim": ImageCommand((sys.executable, "-m", "model_server_sim")),
     }
     if (envoy := _envoy()) is not None:

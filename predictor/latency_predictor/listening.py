@@ -1,14 +1,19 @@
 """What both commands do around their service: signals, addresses, listeners, and how they end."""
 
 import asyncio
+import ipaddress
 import logging
+import os
 import signal
 import sys
+from argparse import ArgumentParser
 from collections.abc import Coroutine, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 import uvloop
 from aiohttp import web
 
+from latency_predictor.supervise import BEAT_FD, BEAT_S, FLAG
 from lean_grpc import Server
 
 _log = logging.getLogger(__name__)
@@ -40,8 +45,39 @@ def end_signal() -> asyncio.Event:
     return over
 
 
+def add_common_flags(parser: ArgumentParser) -> None:
+    """Add the flags that both commands have."""
+    add = parser.add_argument
+    add(
+        "--status-http",
+        default="",
+        metavar="HOST:PORT",
+        help="address of /metrics, /healthz, /readyz and /status alone; '' for none",
+    )
+    add(FLAG, action="store_true", help="start the process again when it ends or hangs")
+    add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add("--version", action="version", version=_version())
+
+
+def _version() -> str:
+    try:
+        return version("headroom-operator")
+    except PackageNotFoundError:  # a source tree that runs without being installed
+        return "unknown"
+
+
+async def beat() -> None:
+    """Write to the supervisor's pipe, so that it knows that the event loop runs; without one, end."""
+    given = os.environ.pop(BEAT_FD, "")
+    while given:
+        os.write(int(given), b".")
+        await asyncio.sleep(BEAT_S)
+
+
 async def listen(server: Server, addresses: Sequence[str]) -> None:
     """Listen on each address, HOST:PORT or unix:PATH; the socket of a process that was killed is replaced.
+
+    The host `localhost` is a pod's own loopback address: 127.0.0.1, or $POD_IP where that is one itself.
 
     Raises:
         OSError: An address cannot be bound, or is none.
@@ -66,9 +102,10 @@ async def serve_http(application: web.Application, address: str) -> web.AppRunne
     return runner
 
 
-def log_addresses(addresses: Sequence[str], http: str) -> None:
-    """Log where the process listens."""
-    _log.info("listening on %s%s", ", ".join(addresses), f", HTTP on {http}" if http else "")
+def log_addresses(addresses: Sequence[str], *http: str) -> None:
+    """Log where the process listens; an empty address is none."""
+    named = [each for each in http if each]
+    _log.info("listening on %s%s", ", ".join(addresses), f", HTTP on {', '.join(named)}" if named else "")
 
 
 def _host_port(address: str) -> tuple[str, int]:
@@ -76,4 +113,15 @@ def _host_port(address: str) -> tuple[str, int]:
     if not port.isdecimal():
         msg = f"{address!r} is no HOST:PORT"
         raise OSError(msg)
-    return host.strip("[]") or "127.0.0.1", int(port)
+    host = host.strip("[]")
+    return (_loopback() if host in {"", "localhost"} else host), int(port)
+
+
+def _loopback() -> str:
+    """Return $POD_IP where pods share the machine's network, in which 127.0.0.1 belongs to no single pod."""
+    pod_ip = os.environ.get("POD_IP", "")
+    try:
+        shared = ipaddress.ip_address(pod_ip).is_loopback
+    except ValueError:
+        shared = False
+    return pod_ip if shared else "127.0.0.1"

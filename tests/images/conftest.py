@@ -1,4 +1,4 @@
-"""The three images, built from a base of Debian's packages into a storage that outlives the run.
+"""The images, built from a base of Debian's packages into a storage that outlives the run.
 
 `make test-images` sees to the tools. Nothing is left but that storage, which keeps a second run short.
 """

@@ -15,7 +15,7 @@ from inference_operator.core.picker_answers import PickerAnswer
 from inference_operator.core.settings import Settings
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
-SETTINGS = Settings(epp_image="headroom-epp:1", proxy_image="envoy:1")
+SETTINGS = Settings(epp_image="headroom-epp:1", proxy_image="envoy:1", predictor_image="headroom-predictor:1")
 FULL_ACCESS = Access(
     served=frozenset({POOL, PICKER, *CHILD_KINDS, POD, OBJECTIVES[0]}), objectives=OBJECTIVES[0]
 )

@@ -17,6 +17,9 @@ CONTROLLER_NAME: Final = "headroom.dev/standalone-proxy"
 APP_LABEL: Final = "app"
 PICKER_CONTAINER: Final = "epp"
 PROXY_CONTAINER: Final = "envoy"
+TRAINER_CONTAINER: Final = "trainer"
+#: Followed by a dash and the server's number.
+PREDICTOR_CONTAINER: Final = "predictor"
 
 #: The most characters that the name of a Service may have.
 SERVICE_NAME_LIMIT: Final = 63

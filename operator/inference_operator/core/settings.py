@@ -23,6 +23,8 @@ class Settings:
     """Image of the picker where an EndpointPicker names none."""
     proxy_image: str = ""
     """Image of the standalone proxy where an EndpointPicker names none."""
+    predictor_image: str = ""
+    """Image of trainers and prediction servers where an EndpointPicker names none."""
     picker_cluster_role: str = "headroom-epp"
     """ClusterRole that a picker is bound to in its pool's namespace. RBAC must let the operator bind it."""
     bind_addresses: tuple[str, ...] = ("127.0.0.1",)

@@ -25,6 +25,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] | No
         namespaces=given.namespaces,
         epp_image=given.epp_image,
         proxy_image=given.proxy_image,
+        predictor_image=given.predictor_image,
         picker_cluster_role=given.picker_cluster_role,
         bind_addresses=given.bind_address,
         proxy_localhost=given.proxy_localhost == "true",
@@ -49,6 +50,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--namespaces", type=_names, default=(), metavar="A,B", help="namespaces to work in (default: all)")
     add("--epp-image", default=f"headroom-epp:{release}", help="image of the pickers")
     add("--proxy-image", default="envoyproxy/envoy:v1.40.0", help="image of standalone proxies")
+    add("--predictor-image", default=f"headroom-predictor:{release}", help="image of latency predictors")
     add(
         "--picker-cluster-role",
         default="headroom-epp",

@@ -2,8 +2,15 @@
 
 import sys
 
+from latency_predictor.supervise import run_supervised
+
 
 def main() -> None:
+    """Run the command, supervised or not."""
+    run_supervised(_run)
+
+
+def _run() -> None:
     """Run the command; exit with status 1 and a sentence when it was installed without its extra."""
     try:
         from latency_predictor.serving.main import main as run

@@ -27,6 +27,19 @@ class HttpApi:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
+        made = self.status_application()
+        made.add_routes(
+            [
+                web.post("/predict", self._predict),
+                web.post("/predict/bulk", self._bulk),
+                web.post("/predict/bulk/strict", self._strict),
+                web.post("/reload", self._reload),
+            ]
+        )
+        return made
+
+    def status_application(self) -> web.Application:
+        """Return the application that only shows: for ports that others than the picker reach."""
         made = web.Application(client_max_size=MAX_BODY)
         made.add_routes(
             [
@@ -34,10 +47,6 @@ class HttpApi:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/status", self._status),
-                web.post("/predict", self._predict),
-                web.post("/predict/bulk", self._bulk),
-                web.post("/predict/bulk/strict", self._strict),
-                web.post("/reload", self._reload),
             ]
         )
         return made

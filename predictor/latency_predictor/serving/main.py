@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sys
 
-from latency_predictor.listening import end_signal, listen, log_addresses, run_command, serve_http
+from latency_predictor.listening import beat, end_signal, listen, log_addresses, run_command, serve_http
 from latency_predictor.serving import settings as command_line
 from latency_predictor.serving.follower import Follower
 from latency_predictor.serving.http_api import HttpApi
@@ -34,10 +34,13 @@ async def run(chosen: PredictorSettings) -> None:
     service.install(server)
     health.install(server)
     await listen(server, chosen.listen)
-    runner = None
+    runners, api = [], HttpApi(service, follower, chosen.quantile)
     if chosen.http:
-        runner = await serve_http(HttpApi(service, follower, chosen.quantile).application(), chosen.http)
-    log_addresses(chosen.listen, chosen.http)
+        runners.append(await serve_http(api.application(), chosen.http))
+    if chosen.status_http:
+        runners.append(await serve_http(api.status_application(), chosen.status_http))
+    log_addresses(chosen.listen, chosen.http, chosen.status_http)
+    beating = asyncio.create_task(beat(), name="beat")
     following = asyncio.create_task(follower.run(), name="follower")
     ended = asyncio.create_task(over.wait(), name="signal")
     try:
@@ -47,9 +50,10 @@ async def run(chosen: PredictorSettings) -> None:
     finally:
         following.cancel()
         ended.cancel()
+        beating.cancel()
         health.shut_down()
         await server.drain(timeout=5)
-        if runner is not None:
+        for runner in runners:
             await runner.cleanup()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from latency_predictor.listening import add_common_flags
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorSettings:
@@ -13,6 +15,7 @@ class PredictorSettings:
     models: Path
     listen: tuple[str, ...]
     http: str
+    status_http: str
     quantile: float
     log_level: str
 
@@ -36,7 +39,7 @@ def parse(arguments: Sequence[str]) -> PredictorSettings:
         help="HOST:PORT of metrics, health and upstream's JSON; '' for none",
     )
     add("--quantile", type=float, default=0.9, help="that upstream's JSON answers; a head of the models")
-    add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add_common_flags(parser)
     given = parser.parse_args(arguments)
     if not 0.5 < given.quantile < 1:
         parser.error("--quantile must be above 0.5 and below 1")
@@ -44,6 +47,7 @@ def parse(arguments: Sequence[str]) -> PredictorSettings:
         models=given.models,
         listen=tuple(given.listen or ["127.0.0.1:8011"]),
         http=given.http,
+        status_http=given.status_http,
         quantile=given.quantile,
         log_level=given.log_level,
     )

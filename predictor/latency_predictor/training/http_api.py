@@ -35,6 +35,20 @@ class HttpApi:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
+        made = self.status_application()
+        made.add_routes(
+            [
+                web.get("/data/status", self._data_status),
+                web.post("/add_training_data_bulk", self._add),
+                web.post("/flush", self._flush),
+                web.get("/model/download/info", self._info),
+                web.get("/model/{name}/xgb/json", self._trees),
+            ]
+        )
+        return made
+
+    def status_application(self) -> web.Application:
+        """Return the application that only shows: for ports that others than the picker reach."""
         made = web.Application(client_max_size=MAX_BODY)
         made.add_routes(
             [
@@ -42,11 +56,6 @@ class HttpApi:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/status", self._status),
-                web.get("/data/status", self._data_status),
-                web.post("/add_training_data_bulk", self._add),
-                web.post("/flush", self._flush),
-                web.get("/model/download/info", self._info),
-                web.get("/model/{name}/xgb/json", self._trees),
             ]
         )
         return made

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from latency_predictor.listening import end_signal, listen, log_addresses, run_command, serve_http
+from latency_predictor.listening import beat, end_signal, listen, log_addresses, run_command, serve_http
 from latency_predictor.training import settings as command_line
 from latency_predictor.training.http_api import HttpApi
 from latency_predictor.training.service import TrainingService
@@ -25,22 +25,31 @@ async def run(chosen: TrainerSettings) -> None:
     service.install(server)
     health.install(server)
     await listen(server, chosen.listen)
-    runner = None
+    servers = [server]
+    if chosen.serve_peers:
+        servers.append(Server())
+        service.install_for_peers(servers[-1])
+        await listen(servers[-1], [chosen.serve_peers])
+    runners, api = [], HttpApi(service, chosen)
     if chosen.http:
-        runner = await serve_http(HttpApi(service, chosen).application(), chosen.http)
+        runners.append(await serve_http(api.application(), chosen.http))
+    if chosen.status_http:
+        runners.append(await serve_http(api.status_application(), chosen.status_http))
+    log_addresses([*chosen.listen, *filter(None, [chosen.serve_peers])], chosen.http, chosen.status_http)
     starting = asyncio.ensure_future(service.start())
-    log_addresses(chosen.listen, chosen.http)
     ended = asyncio.ensure_future(over.wait())
+    beside = [asyncio.ensure_future(each) for each in (beat(), service.keep_archive())]
     try:
         await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
         await ended
     finally:
-        starting.cancel()
+        for task in (starting, *beside):
+            task.cancel()
         health.shut_down()
-        await server.drain(timeout=5)
-        if runner is not None:
+        await asyncio.gather(*(each.drain(timeout=5) for each in servers))
+        for runner in runners:
             await runner.cleanup()
         await service.stop()
 

@@ -29,7 +29,7 @@ from latency_contract.sample_wire import (
 )
 from latency_contract.states import State
 from latency_predictor.learning.intake import Counts, sift
-from latency_predictor.training import journal, transfer
+from latency_predictor.training import archive, journal, transfer
 from latency_predictor.training.child import LearningChild
 from latency_predictor.training.flood import RowLimit
 from latency_predictor.training.frames import Kind
@@ -53,6 +53,7 @@ class TrainingService:
         self._settings = settings
         self._clock = clock
         self._journal = journal.Journal(settings.data)
+        self._archive = None if settings.archive is None else archive.Archive(settings.archive)
         self._limit = RowLimit(settings.rows_per_second)
         self.counts = Counts()
         self.peer_error = ""
@@ -80,18 +81,41 @@ class TrainingService:
         server.add(PULL_PATH, lambda call: _Pull(self, call))
         server.add(IMPORT_PATH, lambda call: _Import(self, call))
 
+    def install_for_peers(self, server: Server) -> None:
+        """Add the methods that change nothing."""
+        server.add_unary(STATUS_PATH, lambda payload, call: json.dumps(self.status()).encode())
+        server.add(PULL_PATH, lambda call: _Pull(self, call))
+
     async def start(self) -> None:
-        """Fetch from the peers, then start to learn; returns when the learning process has reported."""
-        for peer in self._settings.peers:
-            if await self._pull(peer):
-                break
+        """Without data, fetch what others have learned; then start to learn. Returns when the learning
+        process has reported."""
+        if self._is_empty() and not await self._pull_one() and self._archive is not None:
+            self._archive.restore(self)
         self.child.start()
         await self.child.has_reported.wait()
         self.is_ready = True
 
+    async def keep_archive(self) -> None:
+        """Write the archive every few minutes until cancelled; end at once without one."""
+        while self._archive is not None:
+            await asyncio.sleep(archive.WRITE_S)
+            await self._archive.write(self)
+
     async def stop(self) -> None:
-        """End the learning process."""
+        """Write the archive, and end the learning process."""
+        if self._archive is not None and self.is_ready:
+            await self._archive.write(self)
         await self.child.stop()
+
+    async def _pull_one(self) -> bool:
+        for peer in self._settings.peers:
+            if await self._pull(peer):
+                return True
+        return False
+
+    def _is_empty(self) -> bool:
+        has_samples = any(True for _ in journal.read(self._settings.data, journal.Damage()))
+        return not has_samples and not bundles.versions(self._settings.models)
 
     # Samples.
 
@@ -136,6 +160,7 @@ class TrainingService:
             "disk_errors": self._journal.errors,
             "disk_error": self._journal.last_error,
             "peer_error": self.peer_error,
+            "archive_error": "" if self._archive is None else self._archive.error,
             "versions": bundles.versions(self._settings.models),
         }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from latency_contract.prediction_wire import MAX_QUANTILES
+from latency_predictor.listening import add_common_flags
 
 _DEFAULT_QUANTILES: Final = "0.5,0.9"
 
@@ -19,6 +20,9 @@ class TrainerSettings:
     models: Path
     listen: tuple[str, ...]
     http: str
+    status_http: str
+    serve_peers: str
+    archive: Path | None
     peers: tuple[str, ...]
     quantiles: tuple[float, ...]
     bound: float
@@ -62,7 +66,19 @@ def parse(arguments: Sequence[str]) -> TrainerSettings:
     add("--threads", type=int, default=1, help="of a training")
     add("--rows-per-second", type=int, default=20_000, help="samples taken; more are dropped and counted")
     add("--peer-timeout", type=float, default=60.0, metavar="SECONDS", help="for the fetch from peers")
-    add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add(
+        "--serve-peers",
+        default="",
+        metavar="HOST:PORT",
+        help="address at which newer trainers fetch; it offers nothing that changes this one; '' for none",
+    )
+    add(
+        "--archive",
+        type=Path,
+        metavar="FILE",
+        help="an export that is kept on a volume, and taken up when there is no data and no peer answers",
+    )
+    add_common_flags(parser)
     given = parser.parse_args(arguments)
     quantiles = _quantiles(parser, given.quantiles)
     if given.bound not in quantiles:
@@ -75,6 +91,9 @@ def parse(arguments: Sequence[str]) -> TrainerSettings:
         models=given.models,
         listen=tuple(given.listen or ["127.0.0.1:8010"]),
         http=given.http,
+        status_http=given.status_http,
+        serve_peers=given.serve_peers,
+        archive=given.archive,
         peers=tuple(given.peer),
         quantiles=quantiles,
         bound=given.bound,

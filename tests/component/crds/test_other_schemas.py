@@ -50,6 +50,18 @@ PICKERS_ACCEPTED: dict[str, dict[str, Any] | None] = {
             "defaultObjective": "chat.v2",
             "modelObjectives": [{"model": "meta/llama-3 8b", "objective": "batch"}],
         },
+        "latencyPredictor": {
+            "enabled": True,
+            "predictionServerCount": 16,
+            "streamingMode": True,
+            "mode": "All",
+            "quantile": 0.95,
+            "holdout": 50,
+            "image": "predictor:1",
+            "retrain": {"leastSamples": 10, "longestPause": "1h30m", "maxAge": "0.5h"},
+            "resources": {"trainer": {"limits": {"cpu": 1}}, "predictionServer": {}},
+            "storage": {"sizeLimit": "8Gi", "claimName": "learned"},
+        },
     },
     "a request equal to its limit": {
         "resources": {"limits": {"memory": "1Gi", "cpu": 1}, "requests": {"memory": "1024Mi", "cpu": "1000m"}}
@@ -82,6 +94,30 @@ PICKERS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tracing": {"endpoint": "http://collector:4318", "samplingPercent": 101}},
         "should be less than or equal to 100",
     ),
+    "prediction for all that nothing measures": (
+        {"latencyPredictor": {"mode": "All", "holdout": 0}},
+        "mode All needs a holdout above 0",
+    ),
+    "no prediction server": (
+        {"latencyPredictor": {"predictionServerCount": 0}},
+        "greater than or equal to 1",
+    ),
+    "too many prediction servers": (
+        {"latencyPredictor": {"predictionServerCount": 17}},
+        "less than or equal to 16",
+    ),
+    "a bound that is the median": ({"latencyPredictor": {"quantile": 0.5}}, "greater than 0.5"),
+    "a bound that holds always": ({"latencyPredictor": {"quantile": 1}}, "less than 1"),
+    "half of all requests and more held out": (
+        {"latencyPredictor": {"holdout": 51}},
+        "less than or equal to 50",
+    ),
+    "no time between trainings": (
+        {"latencyPredictor": {"retrain": {"longestPause": "500ms"}}},
+        "must be at least 1s",
+    ),
+    "a time without a unit": ({"latencyPredictor": {"retrain": {"maxAge": "60"}}}, "should match"),
+    "a claim in capitals": ({"latencyPredictor": {"storage": {"claimName": "Learned"}}}, "should match"),
     "unknown proxy mode": ({"proxy": {"mode": "Sidecar"}}, 'supported values: "None", "Deployment"'),
     "no proxy replicas": ({"proxy": {"replicas": 0}}, "should be greater than or equal to 1"),
     "image with a space": ({"image": "a b"}, "should match"),

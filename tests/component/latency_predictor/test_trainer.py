@@ -300,3 +300,55 @@ async def test_the_endpoints_of_the_other_projects_client(trainer: Any) -> None:
             assert isinstance(await answer.json(), list)
         async with session.get("/model/lines/xgb/json") as answer:
             assert answer.status == 404
+
+
+async def test_the_port_for_peers_gives_and_takes_nothing(tmp_path: Path) -> None:
+    port, http = free_port(), free_port()
+    served = Trainer(
+        tmp_path / "served", f"--serve-peers=127.0.0.1:{port}", f"--status-http=127.0.0.1:{http}"
+    )
+    await served.start()
+    try:
+        await served.add(150)
+        await served.eventually(lambda status: status["state"] == "trained")
+        newer = Trainer(tmp_path / "newer", f"--peer=127.0.0.1:{port}")
+        await newer.start()
+        assert (await newer.status())["samples"] > 0
+        await newer.stop()
+        async with Channel([f"127.0.0.1:{port}"]) as channel:
+            for path in (ADD_PATH, FLUSH_PATH, IMPORT_PATH):
+                with pytest.raises(CallError) as refused:
+                    await channel.unary(path, b"", timeout=LIMIT_S)
+                assert refused.value.code is StatusCode.UNIMPLEMENTED
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{http}") as session:
+            async with session.get("/readyz") as answer:
+                assert answer.status == 200
+            async with session.post("/flush") as answer:
+                assert answer.status == 404
+    finally:
+        await served.stop()
+
+
+async def test_an_archive_carries_what_was_learned_where_no_older_trainer_runs(tmp_path: Path) -> None:
+    kept = tmp_path / "volume" / "pool.export"
+    first = Trainer(tmp_path / "first", f"--archive={kept}")
+    await first.start()
+    await first.add(150)
+    learned = await first.eventually(lambda status: status["state"] == "trained")
+    assert await first.stop() == 0
+    second = Trainer(tmp_path / "second", f"--archive={kept}", f"--peer=127.0.0.1:{free_port()}")
+    await second.start()
+    try:
+        status = await second.status()
+        assert (status["version"], status["samples"]) == (learned["version"], learned["samples"])
+    finally:
+        await second.stop()
+    kept.write_bytes(b"not an export")
+    third = Trainer(tmp_path / "third", f"--archive={kept}")
+    await third.start()
+    try:
+        status = await third.status()
+        assert status["state"] == "warming"
+        assert "this is no export" in status["archive_error"]
+    finally:
+        await third.stop()

@@ -6,8 +6,13 @@ import yaml
 from pydantic import ValidationError
 
 from inference_api import names
-from inference_api.default_picker_config import DEFAULT_PICKER_CONFIG
+from inference_api.default_picker_config import (
+    DEFAULT_PICKER_CONFIG,
+    PREDICTED_PICKER_CONFIG,
+    PREDICTION_PRODUCER,
+)
 from inference_api.endpoint_picker import CONFIG_API_VERSIONS, CONFIG_KIND, EndpointPickerSpec
+from inference_api.latency_predictor import LatencyPredictorSpec
 from inference_api.priority_table import ObjectiveEntry, PriorityTable, RewriteEntry
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.kinds import CONFIG_MAP
@@ -58,18 +63,50 @@ def _written_rewrites(text: str) -> tuple[RewriteEntry, ...]:
 def config_text(spec: EndpointPickerSpec) -> str:
     """Return the EndpointPickerConfig as YAML: the user's with apiVersion and kind added, or the default.
 
-    `spec.flowControl` adds to either what switches the queue on; a setting of the user's configuration stays.
+    `spec.flowControl` adds to either what switches the queue on, `spec.latencyPredictor` the parameters of
+    the producer of predictions; a setting of the user's configuration stays.
     """
-    flow = spec.flow_control
-    if not flow.enabled and spec.config is None:
-        return DEFAULT_PICKER_CONFIG
-    given = yaml.safe_load(DEFAULT_PICKER_CONFIG) if spec.config is None else spec.config
+    flow, predictor = spec.flow_control, spec.latency_predictor
+    default = PREDICTED_PICKER_CONFIG if predictor.enabled else DEFAULT_PICKER_CONFIG
+    if not flow.enabled and not predictor.enabled and spec.config is None:
+        return default
+    given = yaml.safe_load(default) if spec.config is None else spec.config
     body = {"apiVersion": CONFIG_API_VERSIONS[0], "kind": CONFIG_KIND, **given}
     if flow.enabled:
         body["featureGates"] = _with_gate(body.get("featureGates"))
     if flow.trust_tenant_headers and isinstance(section := body.get("flowControl", {}), dict):
         body["flowControl"] = {"trustTenantHeaders": True, **section}
+    if predictor.enabled and isinstance(plugins := body.get("plugins"), list):
+        body["plugins"] = [_with_prediction(each, predictor) for each in plugins]
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+
+
+def predicts(spec: EndpointPickerSpec) -> bool:
+    """Return whether the configuration has the plugin that asks the prediction servers."""
+    if spec.config is None:
+        return spec.latency_predictor.enabled
+    plugins = spec.config.get("plugins")
+    return isinstance(plugins, list) and any(_is_producer(each) for each in plugins)
+
+
+def _is_producer(plugin: object) -> bool:
+    return isinstance(plugin, dict) and plugin.get("type") == PREDICTION_PRODUCER
+
+
+def _with_prediction(plugin: Any, spec: LatencyPredictorSpec) -> Any:
+    """Return the plugin; the producer of predictions with the parameters of `spec.latencyPredictor`."""
+    if not _is_producer(plugin):
+        return plugin
+    own = plugin.get("parameters")
+    if own is not None and not isinstance(own, dict):
+        return plugin
+    parameters = {
+        "mode": str(spec.mode),
+        "streamingMode": spec.streaming_mode,
+        "quantile": spec.quantile,
+        "holdoutPercent": spec.holdout,
+    }
+    return {**plugin, "parameters": {**parameters, **(own or {})}}
 
 
 def _with_gate(gates: Any) -> Any:

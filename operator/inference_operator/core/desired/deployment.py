@@ -4,8 +4,10 @@ from typing import Any, Final
 
 from inference_api import names
 from inference_api.endpoint_picker import EndpointPickerSpec
+from inference_operator.core.desired import predictor
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.desired.ports import PickerPorts, picker_ports
+from inference_operator.core.desired.security import container_security, field_env, pod_security
 from inference_operator.core.kinds import DEPLOYMENT, Object
 from inference_operator.core.naming import (
     PICKER_CONTAINER,
@@ -56,37 +58,19 @@ def desired(seen: Observation) -> Intent:
                     "serviceAccountName": name,
                     "terminationGracePeriodSeconds": GRACE_SECONDS,
                     "securityContext": pod_security(),
-                    "containers": [_container(seen)],
+                    "containers": [_container(seen), *predictor.containers(seen)],
                     "volumes": [
                         {"name": "config", "configMap": {"name": config_name(name), "optional": True}},
                         {
                             "name": "priorities",
                             "configMap": {"name": priorities_name(name), "optional": True},
                         },
+                        *predictor.volumes(seen),
                     ],
                 },
             },
         },
     )
-
-
-def pod_security() -> Object:
-    """Return the pod's securityContext, as the restricted Pod Security Standard requires."""
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def container_security() -> Object:
-    """Return a container's securityContext, as the restricted Pod Security Standard requires."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def field_env(name: str, path: str) -> Object:
-    """Return an environment variable that the kubelet fills from the pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _container(seen: Observation) -> Object:
@@ -127,6 +111,7 @@ def _container(seen: Observation) -> Object:
         "volumeMounts": [
             {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True},
             {"name": "priorities", "mountPath": names.PRIORITIES_DIR, "readOnly": True},
+            *predictor.picker_mounts(seen),
         ],
     }
 
@@ -146,6 +131,7 @@ def _args(seen: Observation, ports: PickerPorts) -> list[str]:
         f"--priorities-file={names.PRIORITIES_DIR}/{names.PRIORITIES_KEY}",
         f"--drain-timeout={DRAIN_SECONDS}s",
         *_observability(seen.spec),
+        *predictor.picker_args(seen),
     ]
 
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from inference_api import names
 from inference_api.endpoint_picker import ProxyMode
 from inference_api.inference_pool import FAIL_OPEN, H2C
-from inference_operator.core.desired.deployment import container_security, field_env, pod_security
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.desired.ports import picker_ports
 from inference_operator.core.desired.proxy_bootstrap import ProxySettings, proxy_args
+from inference_operator.core.desired.security import container_security, field_env, pod_security
 from inference_operator.core.kinds import DEPLOYMENT, SERVICE, Object
 from inference_operator.core.naming import (
     PROXY_CONTAINER,

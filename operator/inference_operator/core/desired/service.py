@@ -1,6 +1,7 @@
 """The Service that the pool points at. Pure."""
 
 from inference_api.inference_pool import H2C
+from inference_operator.core.desired import predictor
 from inference_operator.core.desired.intent import Intent, intent
 from inference_operator.core.desired.ports import picker_ports
 from inference_operator.core.kinds import SERVICE
@@ -34,6 +35,7 @@ def desired(seen: Observation) -> Intent:
                     "targetPort": ports.metrics,
                     "protocol": "TCP",
                 },
+                *predictor.service_ports(seen),
             ],
         },
     )
