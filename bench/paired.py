@@ -7,7 +7,8 @@ interval is narrower than `--width`.
 
 Prints one JSON line a figure: `value` is this tree's CPU over the other's, `interval` its 95 % interval.
 
-A tree without workers of its own, from before they came, is measured by those in `bench/before`. The trees'
+A tree without workers of its own, from before they came, is measured by those in `bench/before`; both trees
+are measured by this tree's `bench/replay.py`, whose messages must be the same. The trees'
 packages are found by their folders: `python bench/paired.py decision --against DIR` runs in any Python with
 the dependencies.
 """
@@ -77,7 +78,7 @@ def command(name: str, worker: Callable[[], Figures], alone: Callable[[], None])
 def main() -> None:
     """Compare two trees by a Python without their packages: installed ones could belong to a third tree."""
     parser = argparse.ArgumentParser(prog="bench/paired.py", description=__doc__)
-    parser.add_argument("name", help="the benchmark: decision, exchange")
+    parser.add_argument("name", help="the benchmark: decision, exchange, replay")
     _add_options(parser)
     given = parser.parse_args()
     if not given.against:
@@ -125,7 +126,9 @@ def compare(name: str, other: Path, width: float, most_pairs: int) -> None:
 def measure(name: str, tree: Path) -> Figures:
     """Run one worker in a process of its own, with the tree's packages first on its path."""
     script = tree / "bench" / f"{name}.py"
-    if "--worker" not in script.read_text() and "paired" not in script.read_text():
+    if name == "replay":
+        script = HERE / "replay.py"  # its messages must be the same for both trees
+    elif "--worker" not in script.read_text() and "paired" not in script.read_text():
         script = HERE / "before" / f"{name}.py"
     environment = {
         **os.environ,

@@ -1,12 +1,14 @@
 """A processor for tests of the exchange: a test sets its answers and reads its calls; wrong calls raise."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from ext_proc import wire
 from ext_proc.budget import BodyBudget
 from ext_proc.exchange import Exchange
+from ext_proc.head import NO_NAMES, Head, Names
 from ext_proc.processor import Ending, Forward, Reply
-from ext_proc.wire import Held, ProcessingRequest
+from ext_proc.wire import Held
 
 FORWARD = Forward(wire.set_header("x-model", b"m"), wire.dynamic_metadata("space", "key", b"value"))
 REPLY = Reply(wire.immediate_reply(429, [("x-why", "busy")], "later", "busy"))
@@ -27,6 +29,8 @@ class StandInWait:
 class StandInProcessor:
     """Gives `answer`, or a `StandInWait` when that is None. Raises in the method named `fails_in`."""
 
+    names: ClassVar[Names] = NO_NAMES
+
     def __init__(self, answer: Forward | Reply | None = FORWARD, fails_in: str = "") -> None:
         self.answer = answer
         self.fails_in = fails_in
@@ -43,7 +47,7 @@ class StandInProcessor:
         self.mutation = b""
         self.metadata = b""
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+    def request_headers(self, head: Head, now: float) -> bool:
         self._call("request_headers")
         return self.holds
 
@@ -79,7 +83,7 @@ class StandInProcessor:
         self._call("buffers_full")
         return REPLY
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
+    def response_headers(self, head: Head, now: float) -> bytes:
         self._call("response_headers")
         return self.mutation
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ext_proc import wire
 from ext_proc.budget import HEAP_BYTES, BodyBudget
+from ext_proc.head import Head, MalformedMessageError
 from ext_proc.processor import Edit, Ending, Forward, Late, Processor, Reply, Waiting
 from ext_proc.segments import Segments
 from ext_proc.states import (
@@ -28,7 +29,6 @@ from ext_proc.states import (
     Response,
 )
 from ext_proc.wire import Held, Piece
-from ext_proc.wire import ProcessingRequest as Message
 from lean_grpc.status import StatusCode
 
 #: Envoy asks for pieces of at most 64 KiB; the same bound as other pickers use.
@@ -119,12 +119,12 @@ class Exchange(Generic[Late]):
         if self.status is not None:
             return _NOTHING
         try:
-            kind, message = wire.decode(payload)
-        except wire.MalformedMessageError:
+            kind, message = wire.decode(payload, self.processor.names)
+            row = _REQUEST_ROWS.get(kind)
+            cell = _RESPONSE_ROWS[kind][self._response] if row is None else row[self._request]
+            return cell.take(self, message, cell, now)
+        except MalformedMessageError:
             return self._fail(StatusCode.INVALID_ARGUMENT, "the message is no ProcessingRequest", now)
-        row = _REQUEST_ROWS.get(kind)
-        cell = _RESPONSE_ROWS[kind][self._response] if row is None else row[self._request]
-        return cell.take(self, message, cell, now)
 
     def resumed(self, late: Late, now: float) -> None:
         """Take what the processor waited for; the replies are in `more`, then look at `status`.
@@ -172,15 +172,15 @@ class Exchange(Generic[Late]):
 
     # Request
 
-    def _request_headers(self, message: Message, cell: "Cell[Request]", now: float) -> Replies:
-        modes, mode = wire.body_modes(message), wire.BODY_MODE_FULL_DUPLEX_STREAMED
+    def _request_headers(self, head: Head, cell: "Cell[Request]", now: float) -> Replies:
+        modes, mode = head.modes, wire.BODY_MODE_FULL_DUPLEX_STREAMED
         if modes is not None and modes != wire.FULL_DUPLEX:
             mode = modes[0]
             if not EXPECTED_IN_MODE.keys() >= {*modes}:
                 return self._fail(StatusCode.FAILED_PRECONDITION, _UNKNOWN_MODE, now)
             self._take_response_mode(modes[1])
-        holds = self.processor.request_headers(message, now)
-        if message.request_headers.end_of_stream:
+        holds = self.processor.request_headers(head, now)
+        if head.end_of_stream:
             self._request = cell.ended
             return self._ask(None, now)
         if mode != wire.BODY_MODE_FULL_DUPLEX_STREAMED:
@@ -258,18 +258,18 @@ class Exchange(Generic[Late]):
             return (wire.request_body_reply(chunk, end),)
         return [*_cut(iter((chunk,)), end)]
 
-    def _end_body_by_trailers(self, _message: Message, cell: "Cell[Request]", now: float) -> Replies:
+    def _end_body_by_trailers(self, _message: None, cell: "Cell[Request]", now: float) -> Replies:
         self._request = cell.ended
         self._trailers = True
         return self._ask(self._chunks, now)
 
-    def _owe_trailers(self, _message: Message, cell: "Cell[Request]", _now: float) -> Replies:
+    def _owe_trailers(self, _message: None, cell: "Cell[Request]", _now: float) -> Replies:
         """Reply to the trailers after the headers, which wait."""
         self._request = cell.ended
         self._trailers = True
         return _NOTHING
 
-    def _pass_trailers(self, _message: Message, cell: "Cell[Request]", _now: float) -> Replies:
+    def _pass_trailers(self, _message: None, cell: "Cell[Request]", _now: float) -> Replies:
         self._request = cell.ended
         return (wire.REQUEST_TRAILERS_REPLY,)
 
@@ -338,19 +338,19 @@ class Exchange(Generic[Late]):
 
     # Response
 
-    def _response_headers(self, message: Message, cell: "Cell[Response]", now: float) -> Replies:
+    def _response_headers(self, head: Head, cell: "Cell[Response]", now: float) -> Replies:
         self._request = AFTER_RESPONSE_HEADERS[self._request]
         if self._request is Request.ABANDONED:
-            modes = wire.body_modes(message)  # of a proxy that answered before it asked
+            modes = head.modes  # of a proxy that answered before it asked
             if modes is not None and modes[1] in EXPECTED_IN_MODE:
                 self._take_response_mode(modes[1])
                 cell = _RESPONSE_ROWS["response_headers"][self._response]
             self._drop_body()
             if self._waiting is not None:
                 self._cancel()
-        end = message.response_headers.end_of_stream
+        end = head.end_of_stream
         self._response = cell.ended if end else cell.then
-        mutation = self.processor.response_headers(message, now)
+        mutation = self.processor.response_headers(head, now)
         reply = wire.response_headers_reply(mutation) if mutation else wire.RESPONSE_HEADERS_REPLY
         return (reply + self._complete(now) if end else reply,)
 
@@ -396,7 +396,7 @@ class Exchange(Generic[Late]):
         reply = wire.RESPONSE_BODY_REPLY if changed is None else wire.response_piece_reply(changed)
         return (reply + metadata,)
 
-    def _response_trailers(self, _message: Message, cell: "Cell[Response]", now: float) -> Replies:
+    def _response_trailers(self, _message: None, cell: "Cell[Response]", now: float) -> Replies:
         self._response = cell.ended
         rest = b"" if self._ended else self.processor.response_rest()
         trailers = wire.RESPONSE_TRAILERS_REPLY + self._complete(now)
@@ -411,12 +411,12 @@ class Exchange(Generic[Late]):
     def _ignore(self, _piece: Piece, _cell: "Cell[Any]", _now: float) -> Replies:
         return _NOTHING
 
-    def _out_of_order(self, _message: Message | Piece, cell: "Cell[Any]", now: float) -> Replies:
+    def _out_of_order(self, _message: Head | Piece | None, cell: "Cell[Any]", now: float) -> Replies:
         request, response = self.states
         text = f"{cell.kind} is out of order (request {request.name}, response {response.name})"
         return self._fail(StatusCode.FAILED_PRECONDITION, text, now)
 
-    def _unknown(self, _message: Message, _cell: "Cell[Any]", now: float) -> Replies:
+    def _unknown(self, _message: None, _cell: "Cell[Any]", now: float) -> Replies:
         return self._fail(StatusCode.INVALID_ARGUMENT, "the message holds none of the known requests", now)
 
     # Ends

@@ -7,9 +7,10 @@ with the response as it passes, and at the end. The processor answers a complete
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-from ext_proc.wire import Held, ProcessingRequest
+from ext_proc.head import Head, Names
+from ext_proc.wire import Held
 
 Late = TypeVar("Late")
 """What a processor is resumed with when its answer had to wait."""
@@ -77,7 +78,10 @@ class Processor(Protocol[Late]):
     before the request is complete, `request` is not called, and perhaps not even `request_headers`.
     """
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+    names: ClassVar[Names]
+    """The headers that it looks for in requests and responses: `Head.found` has these alone."""
+
+    def request_headers(self, head: Head, now: float) -> bool:
         """Take the request's headers and the metadata beside them.
 
         Return whether the request is to be held until its body is whole. False: `request` follows at once,
@@ -121,7 +125,7 @@ class Processor(Protocol[Late]):
         """Refuse a request whose body does not fit beside the others; comes in place of `request`."""
         ...
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
+    def response_headers(self, head: Head, now: float) -> bytes:
         """Look at the response's headers and the metadata beside them.
 
         Return entries of a HeaderMutation for the response, b"" for none.

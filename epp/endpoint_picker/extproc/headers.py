@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from endpoint_picker.decision import BodyReading
 from ext_proc.body import apis
-from ext_proc.wire import HeaderValue, HttpHeaders
+from ext_proc.head import Head, Names, text_of
 from inference_api.names import (
     DESTINATION_KEY,
     DESTINATION_SERVED_KEY,
@@ -70,36 +70,36 @@ _READ: Final = frozenset(
         OLD_OBJECTIVE_HEADER,
     }
 )
-_KNOWN: Final = _READ | STRIPPED
+#: What the picker looks for in the headers of requests and responses.
+NAMES: Final = Names({*_READ, *STRIPPED, ":status"})
 
 
 class HeaderView(Mapping[str, str]):
     """All headers of a request, by lower-case name. A lookup searches the message; few requests need it."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_head",)
 
-    def __init__(self, message: HttpHeaders) -> None:
-        self._message = message
+    def __init__(self, head: Head) -> None:
+        self._head = head
 
     @override
     def __getitem__(self, name: str) -> str:
-        for header in self._message.headers.headers:
-            if header.key.lower() == name:
-                return _text(header)
+        for key, header in self._head.all():
+            if key == name:
+                return text_of(header)
         raise KeyError(name)
 
     def pick(self, names: AbstractSet[str]) -> dict[str, str]:
         """Return those of the names that there are, in one search; of a repeated header the first."""
         found: dict[str, str] = {}
-        for header in self._message.headers.headers:
-            name = header.key.lower()
-            if name in names and name not in found:
-                found[name] = _text(header)
+        for key, header in self._head.all():
+            if key in names and key not in found:
+                found[key] = text_of(header)
         return found
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(header.key.lower() for header in self._message.headers.headers))
+        return iter(dict.fromkeys(key for key, _ in self._head.all()))
 
     @override
     def __len__(self) -> int:
@@ -125,28 +125,14 @@ class RequestHeaders:
         "request_id",
     )
 
-    def __init__(self, message: HttpHeaders) -> None:
-        self.all = HeaderView(message)
-        self.ends = message.end_of_stream
+    def __init__(self, head: Head) -> None:
+        """`head` was read for NAMES."""
+        self.all = HeaderView(head)
+        self.ends = head.end_of_stream
         """The request has no body."""
-        found: dict[str, str] = {}
-        self.remove: list[str] = []
+        found = head.found
+        self.remove = [] if STRIPPED.isdisjoint(found) else [name for name in found if name in STRIPPED]
         """Names among STRIPPED that the client sent; usually empty."""
-        for header in message.headers.headers:
-            name = header.key
-            if name not in _KNOWN:
-                if name.islower():
-                    continue
-                name = name.lower()  # other proxies than Envoy may send upper case
-                if name not in _KNOWN:
-                    continue
-            if name in STRIPPED:
-                if name not in self.remove:
-                    self.remove.append(name)
-                if name not in _READ:
-                    continue
-            raw = header.raw_value  # inlined `_text`: this loop runs for every header
-            found.setdefault(name, raw.decode("utf-8", "replace") if raw else header.value)
         self.method = found.get(":method", "")
         self.path = found.get(":path", "").partition("?")[0]
         """Path without the query."""
@@ -193,31 +179,20 @@ def _prefers(header: str) -> bool:
     return any(each.partition(";")[0].strip().lower() == _IF_AVAILABLE for each in header.split(","))
 
 
-def _text(header: HeaderValue) -> str:
-    raw = header.raw_value
-    return raw.decode("utf-8", "replace") if raw else header.value
-
-
 class ResponseHeaders:
     """What the picker keeps of a response's headers."""
 
     __slots__ = ("content_type", "encoding", "status")
 
-    def __init__(self, message: HttpHeaders) -> None:
-        self.status = 0
-        self.content_type = ""
-        self.encoding = ""
+    def __init__(self, head: Head) -> None:
+        """`head` was read for NAMES."""
+        found = head.found.get
+        text = found(":status", "")
+        self.status = int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0
+        self.content_type = media_type(found("content-type", ""))
+        encoding = found("content-encoding", "")
+        self.encoding = "" if encoding == "identity" else encoding
         """Content-Encoding; "" for none."""
-        for header in message.headers.headers:
-            name = header.key
-            if name == ":status":
-                text = (header.raw_value or header.value.encode()).decode("latin-1")
-                self.status = int(text) if text.isascii() and text.isdigit() and len(text) == 3 else 0
-            elif name == "content-type":
-                self.content_type = media_type((header.raw_value or header.value.encode()).decode("latin-1"))
-            elif name == "content-encoding":
-                encoding = (header.raw_value or header.value.encode()).decode("latin-1")
-                self.encoding = "" if encoding == "identity" else encoding
 
 
 def media_type(content_type: str) -> str:

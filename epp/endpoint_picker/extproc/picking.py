@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from sys import intern
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from endpoint_picker.decision import BodyReading, Decision, Refusal, Router
-from endpoint_picker.extproc.headers import WITH_BODY, RequestHeaders, ResponseHeaders, is_json
+from endpoint_picker.extproc.headers import NAMES, WITH_BODY, RequestHeaders, ResponseHeaders, is_json
 from endpoint_picker.extproc.refusals import refusal_reply
 from endpoint_picker.extproc.steering import served_endpoint, steer, subset_hint
 from endpoint_picker.flowcontrol.queued import Queued
@@ -36,9 +36,10 @@ from ext_proc.body.reading import (
 from ext_proc.body.response.encoded import EncodedReader
 from ext_proc.body.response.readers import DocumentReader, ResponseReader, StreamReader
 from ext_proc.body.response.restore import NameRestorer
+from ext_proc.head import Head, Names
 from ext_proc.processor import Edit, Ending, Forward, Reply, Waiting
 from ext_proc.turns import Turn, Turns
-from ext_proc.wire import Held, ProcessingRequest
+from ext_proc.wire import Held
 
 #: Encoded bodies up to this size, in bytes, are read at once when they are whole, in this many steps at most.
 _AT_ONCE_BYTES: Final = 16_384
@@ -61,6 +62,8 @@ Late = Decision | Refusal | BodyRead
 
 class Picking:
     """An `ext_proc.processor.Processor` that asks a router about one request and keeps the record."""
+
+    names: ClassVar[Names] = NAMES
 
     __slots__ = (
         "_clock",
@@ -111,10 +114,11 @@ class Picking:
 
     # Request
 
-    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+    def request_headers(self, head: Head, now: float) -> bool:
         """Keep the headers and the subset hint; return whether to wait for the body."""
-        self._headers = headers = RequestHeaders(message.request_headers)
-        self._subset = subset_hint(message)
+        self._headers = headers = RequestHeaders(head)
+        if head.has_metadata:
+            self._subset = subset_hint(head)
         self.record.request_id = headers.request_id
         self.record.objective = headers.objective
         return headers.holds
@@ -366,12 +370,12 @@ class Picking:
 
     # Response
 
-    def response_headers(self, message: ProcessingRequest, now: float) -> bytes:
+    def response_headers(self, head: Head, now: float) -> bytes:
         """Note the status and the server, choose the reader of usage that fits, and set plugins' headers."""
         record = self.record
-        headers = ResponseHeaders(message.response_headers)
+        headers = ResponseHeaders(head)
         record.response_status = headers.status
-        served = served_endpoint(message)
+        served = served_endpoint(head)
         if served:
             record.served_by = served
         record.streaming = headers.content_type == "text/event-stream"

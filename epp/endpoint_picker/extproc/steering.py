@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ext_proc import wire
+from ext_proc.head import Head, MetadataKey
 from ext_proc.processor import Forward
-from ext_proc.wire import ProcessingRequest
 from inference_api.names import (
     DESTINATION_KEY,
     DESTINATION_SERVED_KEY,
@@ -17,29 +17,31 @@ from inference_api.names import (
 #: Key beside DESTINATION_KEY of the scores, a struct of "ip:port" to number.
 SCORES_KEY: Final = f"{DESTINATION_KEY}-scores"
 
+_SUBSET: Final = MetadataKey(SUBSET_NAMESPACE, DESTINATION_SUBSET_KEY)
+_SERVED: Final = MetadataKey(LB_NAMESPACE, DESTINATION_SERVED_KEY)
+
 #: Destinations below this length, in bytes, get an entry in `_AROUND`, which bounds it. Ten IPv6 ones fit.
 _MEMO_BELOW: Final = 512
 #: By length: the header entry before and after the destination, and the metadata before it.
 _AROUND: Final[dict[int, tuple[bytes, bytes, bytes]]] = {}
 
 
-def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
+def subset_hint(head: Head) -> tuple[str, ...] | None:
     """Return the endpoints that the proxy restricts the pick to; None when it does not.
 
     Proxies send a list of strings, a comma-separated string or a list of comma-separated strings. A key
     without a usable value is an empty restriction: no endpoint is allowed.
     """
-    value = wire.metadata_value(message, SUBSET_NAMESPACE, DESTINATION_SUBSET_KEY)
+    value = head.metadata(_SUBSET)
     if value is None:
         return None
     texts = [item.string_value for item in value.list_value.values] or [value.string_value]
     return tuple(entry for text in texts for part in text.split(",") if (entry := part.strip()))
 
 
-def served_endpoint(message: ProcessingRequest) -> str:
+def served_endpoint(head: Head) -> str:
     """Return the "ip:port" that answered, as the proxy reports it; "" when it does not."""
-    value = wire.metadata_value(message, LB_NAMESPACE, DESTINATION_SERVED_KEY)
-    return "" if value is None else str(value.string_value)
+    return head.text(_SERVED)
 
 
 def steer(

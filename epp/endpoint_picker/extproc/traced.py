@@ -12,9 +12,10 @@ from endpoint_picker.record import Observer, Record
 from endpoint_picker.request import InferenceRequest
 from ext_proc import wire
 from ext_proc.handler import ProcessHandler
+from ext_proc.head import Head
 from ext_proc.processor import Ending, Forward, Reply, Waiting
 from ext_proc.turns import Turns
-from ext_proc.wire import Held, ProcessingRequest
+from ext_proc.wire import Held
 from lean_grpc.calls.metadata import Metadata
 
 _TRACEPARENT: Final = "traceparent"
@@ -101,9 +102,9 @@ class TracedPicking(Picking):
         """traceparent and tracestate of the call's metadata."""
 
     @override
-    def request_headers(self, message: ProcessingRequest, now: float) -> bool:
+    def request_headers(self, head: Head, now: float) -> bool:
         """Keep the headers, and begin the trace."""
-        holds = super().request_headers(message, now)
+        holds = super().request_headers(head, now)
         headers = self._headers
         assert headers is not None  # noqa: S101 - just set
         context = self.context

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import envoy_messages as support
 from ext_proc import wire
+from ext_proc.head import MalformedMessageError
 
 
 @given(st.integers(0, 200_000), st.booleans(), st.booleans())
@@ -106,7 +107,7 @@ def test_what_is_no_piece_of_a_body_for_protobuf_is_none_here(
     try:
         message = support.pb.ProcessingRequest.FromString(bytes(payload))
     except DecodeError:
-        with pytest.raises(wire.MalformedMessageError):
+        with pytest.raises(MalformedMessageError):
             wire.decode(bytes(payload))
         return
     found, read = wire.decode(bytes(payload))

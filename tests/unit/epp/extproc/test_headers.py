@@ -1,21 +1,25 @@
 """What is read of a request's headers."""
 
-from typing import cast
-
 import pytest
-from envoy.service.ext_proc.v3 import external_processor_pb2
 
 import envoy_messages as support
-from endpoint_picker.extproc.headers import RequestHeaders, ResponseHeaders
+from endpoint_picker.extproc.headers import NAMES, RequestHeaders, ResponseHeaders
 from ext_proc import wire
-from ext_proc.wire import HttpHeaders
+from ext_proc.head import Head
+
+
+def decoded(message: bytes) -> Head:
+    head = wire.decode(message, NAMES)[1]
+    assert isinstance(head, Head)
+    return head
 
 
 def read(*pairs: tuple[str, bytes]) -> RequestHeaders:
-    message = external_processor_pb2.HttpHeaders()
+    message = support.pb.ProcessingRequest()
+    message.request_headers.SetInParent()
     for name, value in pairs:
-        message.headers.headers.add(key=name, raw_value=value)
-    return RequestHeaders(cast("HttpHeaders", message))
+        message.request_headers.headers.headers.add(key=name, raw_value=value)
+    return RequestHeaders(decoded(message.SerializeToString()))
 
 
 def test_every_header_can_be_looked_up_by_its_lower_case_name() -> None:
@@ -36,20 +40,15 @@ def test_the_newer_objective_header_wins() -> None:
     assert read(("x-gateway-inference-objective", b"old")).objective == "old"
 
 
-def decoded(message: bytes, kind: str) -> wire.HttpHeaders:
-    found: wire.HttpHeaders = getattr(wire.decode(message)[1], kind)
-    return found
-
-
 def test_a_header_given_as_text_is_read_too() -> None:
     message = support.pb.ProcessingRequest()
     message.request_headers.headers.headers.add(key=":path", value="/v1/completions?x=1")
     message.request_headers.headers.headers.add(key="Content-Type", value="Application/JSON; charset=utf-8")
-    found = RequestHeaders(decoded(message.SerializeToString(), "request_headers"))
+    found = RequestHeaders(decoded(message.SerializeToString()))
     assert (found.path, found.content_type) == ("/v1/completions", "application/json")
 
 
 @pytest.mark.parametrize(("status", "read"), [("200", 200), ("", 0), ("abc", 0), ("1000000", 0), ("²00", 0)])
 def test_response_status(status: str, read: int) -> None:
-    found = ResponseHeaders(decoded(support.response_headers(status=status), "response_headers"))
+    found = ResponseHeaders(decoded(support.response_headers(status=status)))
     assert found.status == read

@@ -807,3 +807,12 @@ def test_only_an_api_that_demands_a_model_refuses_a_body(parsers: set[str], path
         assert (router.requests[0].model, router.requests[0].prompt) == ("", b"")
     else:
         assert peer.immediate.status.code == status
+
+
+def test_metadata_that_is_none_fails_the_stream() -> None:
+    """It stands behind the headers and is read only where it is needed."""
+    peer = Peer()
+    peer.feed(wire.request_headers() + b"B\x03\n\x05x")
+    assert peer.exchange.status is not None
+    assert peer.exchange.status.code is StatusCode.INVALID_ARGUMENT
+    assert peer.record.ending is Ending.PROTOCOL_ERROR

@@ -9,7 +9,7 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as _untyped_pb
 
 import envoy_messages
-from endpoint_picker.extproc.headers import RequestHeaders
+from endpoint_picker.extproc.headers import NAMES, RequestHeaders
 from endpoint_picker.extproc.refusals import MAX_MESSAGE, refusal_reply
 from endpoint_picker.outcomes import Outcome
 from ext_proc import wire
@@ -20,8 +20,8 @@ pb = cast("Any", _untyped_pb)
 
 def headers(path: str = "/v1/chat/completions", **more: str) -> RequestHeaders:
     named = {name.replace("_", "-"): value for name, value in more.items()}
-    _, message = wire.decode(envoy_messages.request_headers(named, path=path))
-    return RequestHeaders(message.request_headers)
+    _, head = wire.decode(envoy_messages.request_headers(named, path=path), NAMES)
+    return RequestHeaders(head)
 
 
 def reply(given: RequestHeaders | None, outcome: Outcome, retry_after: int | None = None) -> Any:
