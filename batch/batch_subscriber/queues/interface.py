@@ -105,3 +105,7 @@ class DeadLetters(Protocol):
     async def drop(self, key: str) -> bool:
         """Remove one letter for good; False when there was none."""
         ...
+
+    async def close(self) -> None:
+        """Let go of files and connections."""
+        ...

@@ -1,0 +1,531 @@
+"""The subscriber: takes jobs from a queue, sends them as the flow allows, writes results, acknowledges.
+
+The order of the steps makes a job end exactly once. Its result is durable before the job leaves the queue, so
+that no kill loses it; the store keeps one result for each job id and generation, so that a job that comes
+again is not answered twice. A job that came again and has a result is not sent again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+from batch_subscriber.cancellations import Cancellations
+from batch_subscriber.errors import BatchError, QueueUnavailableError, ResultError, StoreUnavailableError
+from batch_subscriber.flow import Flow, Outcome, Reading, Ticket
+from batch_subscriber.gateway import Answer, GatewayFault
+from batch_subscriber.hand import Hand, Held
+from batch_subscriber.jobs import Cause, DeadLetter, Job, Result, dead_letter_key
+from batch_subscriber.metrics import Metrics
+from batch_subscriber.queues.interface import Backlog, JobQueue
+from batch_subscriber.results.interface import ResultStore
+from batch_subscriber.retries import (
+    BUSY_STATUSES,
+    Decision,
+    Next,
+    after_answer,
+    after_failure,
+    before_sending,
+    expires_at,
+    retry_after,
+)
+from batch_subscriber.settings import Settings
+
+T = TypeVar("T")
+
+#: Jobs of one call to the queue.
+_RECEIVE_MOST: Final = 64
+#: How long one call waits for a job.
+_RECEIVE_S: Final = 2.0
+#: Waits between calls that a queue or a store did not answer, seconds.
+_AGAIN_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: Calls to a queue for the end of one job; after them the job comes again and its result is found.
+_QUEUE_CALLS: Final = 8
+_BACKLOG_EVERY_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Sender(Protocol):
+    """What the worker needs of a gateway."""
+
+    async def post(self, job: Job, timeout_s: float) -> Answer:
+        """Send a job; return its answer. Raises GatewayFault."""
+        ...
+
+
+class Worker:
+    """One subscriber. Make it, `run` it; `drain` ends it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queue: JobQueue,
+        results: ResultStore,
+        gateway: Sender,
+        metrics: Metrics,
+        *,
+        cancellations: Cancellations | None = None,
+        read_picker: Callable[[], Awaitable[Reading | None]] | None = None,
+        clock: Callable[[], float] = time.time,
+        randomness: Callable[[], float] = random.random,
+    ) -> None:
+        """Join the parts. `clock` is Unix time; `read_picker` returns a reading, None when no page comes."""
+        self._settings = settings
+        self._limits = settings.limits()
+        self._queue = queue
+        self._results = results
+        self._gateway = gateway
+        self._metrics = metrics
+        self._cancellations = cancellations
+        self._read_picker = read_picker
+        self._clock = clock
+        self._random = randomness
+        self._flow = Flow(settings.flow())
+        self._hand = Hand()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests: dict[tuple[str, str], asyncio.Task[Answer]] = {}
+        self._room = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = asyncio.Event()
+        self._served_at: float | None = None
+        self._backlog = Backlog(None, None, None)
+        self.is_queue_up = False
+        """The last call to the queue was answered."""
+        self._show_gauges()
+
+    # Life.
+
+    async def run(self) -> None:
+        """Work until `drain` is called and its time is over, or an own fault ends it, which is raised."""
+        loops: list[Coroutine[Any, Any, None]] = [self._fetch(), self._extend(), self._watch_backlog()]
+        if self._cancellations is not None:
+            loops.append(self._watch_cancellations(self._cancellations))
+        if self._read_picker is not None:
+            loops.append(self._watch_picker(self._read_picker))
+        async with asyncio.TaskGroup() as group:
+            fetching, *watching = [group.create_task(loop) for loop in loops]
+            await self._draining.wait()
+            # What it has taken is given back; cut off, it would stay hidden until its time-out.
+            await asyncio.wait({fetching}, timeout=_RECEIVE_S + 1.0)
+            await self._finish_in_flight()
+            for task in (fetching, *watching):
+                task.cancel()
+
+    def drain(self) -> None:
+        """Take no further job, give back what is not sent, and let the rest end within `drain_s`."""
+        self._draining.set()
+        self._room.set()
+
+    @property
+    def is_draining(self) -> bool:
+        """Return whether `drain` was called."""
+        return self._draining.is_set()
+
+    async def _finish_in_flight(self) -> None:
+        for held in self._hand:
+            if not held.is_under_way:
+                held.is_under_way = True
+                self._start(self._give_back(held))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_s)
+        for held in self._hand:
+            self._abort(held, "drain")
+        if self._tasks:
+            # Their jobs are given back; what a queue or store does not take comes again by its time-out.
+            await asyncio.wait(self._tasks, timeout=5.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _give_back(self, held: Held) -> None:
+        with contextlib.suppress(QueueUnavailableError):
+            await self._queue.nack(held.delivery, held.job, 0.0)
+        self._let_go(held)
+
+    # Jobs in.
+
+    async def _fetch(self) -> None:
+        failures = 0
+        while not self.is_draining:
+            self._room.clear()
+            places = self._places()
+            if places == 0:
+                await self._room.wait()
+                continue
+            try:
+                got = await self._queue.receive(places, self._settings.visibility_s, _RECEIVE_S)
+            except QueueUnavailableError as fault:
+                self._queue_failed(fault)
+                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+                failures += 1
+                continue
+            failures = 0
+            self.is_queue_up = True
+            for delivery in got:
+                self._metrics.count("jobs_received")
+                self._hand.take(delivery, self._now())
+            self._pump()
+
+    def _places(self) -> int:
+        """Return how many jobs to ask for: what may be sent soon, within the bounds of what is held."""
+        settings, hand = self._settings, self._hand
+        if hand.size >= settings.max_held_bytes:
+            return 0
+        limit = self._flow.limit
+        soon = limit + max(2, limit // 4) - self._flow.in_flight - hand.ready
+        return max(0, min(soon, settings.max_held - len(hand), _RECEIVE_MOST))
+
+    def _pump(self) -> None:
+        """Send what may be sent now, and set the timer for what may be sent later."""
+        now = self._now()
+        room = min(self._flow.room(now), self._settings.max_in_flight - len(self._tasks))
+        while room > 0 and not self.is_draining and (held := self._hand.next(now)) is not None:
+            room -= 1
+            self._start(self._run(held, self._flow.sent(now)))
+        self._set_timer(now)
+        self._room.set()
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._hand.next_due()
+        if self._hand.ready and self._flow.paused_until > now:
+            due = self._flow.paused_until if due is None else min(due, self._flow.paused_until)
+        elif due is not None:
+            due = max(due, self._flow.paused_until)
+        if due is not None and due > now:
+            self._timer = asyncio.get_running_loop().call_at(due, self._pump)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            # The job stays in the queue and comes again by its time-out.
+            _log.error("a job was given up by a fault of the subscriber", exc_info=fault)
+        self._pump()
+
+    # One job.
+
+    async def _run(self, held: Held, ticket: Ticket) -> None:
+        outcome, wait_s = Outcome.ABORTED, 0.0
+        decision: Decision | None = None
+        answer: Answer | None = None
+        try:
+            if held.delivery.deliveries > 1 and await self._is_known(held):
+                return
+            decision = self._before_sending(held)
+            if decision is None:
+                answer, decision = await self._send(held)
+                outcome = _outcome(answer, decision)
+                wait_s = decision.delay_s
+        finally:
+            now = self._now()
+            self._flow.ended(now, ticket, outcome, wait_s)
+            if decision is None:
+                self._hand.remove(held)
+            elif outcome is Outcome.SERVED:
+                self._served_at = now
+            self._pump_soon()
+        if decision is not None:
+            await self._do(held, decision, answer)
+
+    def _before_sending(self, held: Held) -> Decision | None:
+        if held.is_cancelled:
+            return _CANCELLED
+        if self.is_draining:
+            return _DRAINED
+        return before_sending(held.job, held.delivery.deliveries, self._clock(), self._limits)
+
+    async def _send(self, held: Held) -> tuple[Answer | None, Decision]:
+        """Return the answer and what to do; a request that was given up has a decision alone."""
+        job = held.job
+        left = expires_at(job, self._limits) - self._clock()
+        timeout_s = max(0.01, min(self._settings.request_timeout_s, left))
+        request = asyncio.ensure_future(self._gateway.post(job, timeout_s))
+        self._requests[held.key] = request
+        sent = self._now()
+        try:
+            answer = await request
+        except asyncio.CancelledError:
+            if not held.stop:
+                request.cancel()
+                raise
+            self._metrics.count("aborted_requests", held.stop)
+            return None, _CANCELLED if held.is_cancelled else _DRAINED
+        except GatewayFault as fault:
+            self._metrics.count("requests", "none")
+            if self._clock() >= expires_at(job, self._limits):
+                detail = "its time was over before the answer was whole"
+                return None, Decision(Next.END, cause=Cause.EXPIRED, detail=detail)
+            is_outage = fault.is_unreachable and self._is_outage()
+            return None, after_failure(job, str(fault), self._random(), self._limits, is_outage=is_outage)
+        finally:
+            del self._requests[held.key]
+        self._metrics.count("requests", str(answer.status))
+        self._metrics.observe("request_seconds", self._now() - sent)
+        wait = retry_after(answer.retry_after, self._clock())
+        return answer, after_answer(
+            job, answer.status, wait, self._random(), self._limits, is_outage=self._is_outage()
+        )
+
+    async def _do(self, held: Held, decision: Decision, answer: Answer | None) -> None:
+        """Carry a decision out."""
+        match decision.next:
+            case Next.FINISH | Next.END:
+                await self._settle(held, decision, answer)
+            case Next.LATER:
+                if decision is not _DRAINED:
+                    self._metrics.count("retries", "later")
+                if self.is_draining or held.is_lost:
+                    await self._give_back(held)
+                else:
+                    self._hand.delay(held, self._now() + decision.delay_s)
+            case Next.RETRY:
+                self._metrics.count("retries", "retry")
+                failed = held.job.failed(self._clock(), decision.detail)
+                try:
+                    await self._ask_queue(lambda: self._queue.nack(held.delivery, failed, decision.delay_s))
+                finally:
+                    self._let_go(held)
+
+    async def _settle(self, held: Held, decision: Decision, answer: Answer | None) -> None:
+        """Write the one result, then the dead letter where there is one, then let the job leave the queue."""
+        now = self._clock()
+        result = _result(held.job, decision, answer, now)
+        try:
+            if await self._write(result):
+                self._metrics.count("results", result.cause.value or "none")
+                if result.submitted_at:
+                    self._metrics.observe("job_seconds", now - result.submitted_at)
+            else:
+                self._metrics.count("results_known")
+            await self._leave(held, result.cause, result.detail, now)
+        finally:
+            self._let_go(held)
+
+    async def _leave(self, held: Held, cause: Cause, detail: str, now: float) -> None:
+        if cause in (Cause.NONE, Cause.CANCELLED):
+            await self._ask_queue(lambda: self._queue.ack(held.delivery))
+            return
+        job = held.job.failed(now, detail) if cause is Cause.EXHAUSTED else held.job
+        letter = DeadLetter(
+            key=dead_letter_key(job),
+            cause=cause,
+            detail=detail,
+            at=now,
+            job=job,
+            deliveries=held.delivery.deliveries,
+        )
+        if await self._ask_queue(lambda: self._queue.dead_letter(held.delivery, letter)):
+            self._metrics.count("dead_letters", cause.value)
+
+    async def _is_known(self, held: Held) -> bool:
+        """Return whether a job that came again has a result; it leaves the queue then."""
+        for wait_s in (*_AGAIN_S, None):
+            try:
+                known = await self._results.read(*held.key)
+                break
+            except StoreUnavailableError as fault:
+                self._store_failed(fault)
+                if wait_s is None:
+                    # Sending it again costs an inference, and its result is still written once.
+                    return False
+                await asyncio.sleep(wait_s)
+        if known is None:
+            return False
+        self._metrics.count("results_known")
+        await self._leave(held, known.cause, known.detail, self._clock())
+        return True
+
+    async def _write(self, result: Result) -> bool:
+        """Write until the store takes it; the job takes a place of those in flight meanwhile."""
+        failures = 0
+        while True:
+            try:
+                return await self._results.write(result)
+            except StoreUnavailableError as fault:
+                self._store_failed(fault)
+                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+                failures += 1
+            except ResultError as refused:
+                result = _without_body(result, str(refused))
+
+    async def _ask_queue(self, call: Callable[[], Awaitable[Any]]) -> bool:
+        """Make a call until the queue answers; False when it does not for a while."""
+        for at in range(_QUEUE_CALLS):
+            try:
+                await call()
+            except QueueUnavailableError as fault:
+                self._queue_failed(fault)
+                await asyncio.sleep(_AGAIN_S[min(at, len(_AGAIN_S) - 1)])
+            else:
+                self.is_queue_up = True
+                return True
+        return False
+
+    def _let_go(self, held: Held) -> None:
+        self._hand.remove(held)
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._pump)
+
+    def _abort(self, held: Held, reason: str) -> None:
+        request = self._requests.get(held.key)
+        if request is not None and not held.stop:
+            held.stop = reason
+            request.cancel()
+
+    # What is watched.
+
+    async def _extend(self) -> None:
+        settings = self._settings
+        while True:
+            await asyncio.sleep(min(1.0, settings.visibility_s / 10))
+            found = self._hand.to_extend(self._now(), settings.visibility_s, settings.max_hold_s)
+            if not found:
+                continue
+            try:
+                gone = await self._queue.extend([held.delivery for held in found], settings.visibility_s)
+            except QueueUnavailableError as fault:
+                self._queue_failed(fault)
+                for held in found:
+                    held.extended_at = float("-inf")
+                continue
+            if gone:
+                lost = self._hand.lost(gone)
+                self._metrics.count("deliveries_lost", by=len(lost))
+                self._pump()
+
+    async def _watch_cancellations(self, cancellations: Cancellations) -> None:
+        while True:
+            await asyncio.sleep(self._settings.cancel_every_s)
+            groups = self._hand.groups()
+            if not groups:
+                continue
+            try:
+                cancelled = await cancellations.cancelled(groups)
+            except BatchError as fault:
+                self._queue_failed(fault)
+                continue
+            for held in self._hand:
+                if held.job.group in cancelled and not held.is_cancelled:
+                    self._cancel(held)
+
+    def _cancel(self, held: Held) -> None:
+        held.is_cancelled = True
+        if held.is_under_way:
+            self._abort(held, "cancelled")
+        else:
+            held.is_under_way = True
+            self._start(self._settle(held, _CANCELLED, None))
+
+    async def _watch_picker(self, read_picker: Callable[[], Awaitable[Reading | None]]) -> None:
+        while True:
+            reading = await read_picker()
+            if reading is not None:
+                self._flow.read(self._now(), reading)
+                self._pump()
+            await asyncio.sleep(self._settings.read_every_s)
+
+    async def _watch_backlog(self) -> None:
+        while True:
+            try:
+                self._backlog = await self._queue.backlog()
+                self.is_queue_up = True
+            except QueueUnavailableError as fault:
+                self._queue_failed(fault)
+            await asyncio.sleep(_BACKLOG_EVERY_S)
+
+    def _queue_failed(self, fault: Exception) -> None:
+        self.is_queue_up = False
+        self._metrics.count("queue_errors")
+        _log.warning("the queue did not answer: %s", fault)
+
+    def _store_failed(self, fault: Exception) -> None:
+        self._metrics.count("store_errors")
+        _log.warning("the result store did not answer: %s", fault)
+
+    def _is_outage(self) -> bool:
+        return self._served_at is None or self._now() - self._served_at > self._limits.outage_s
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _show_gauges(self) -> None:
+        show, flow, hand = self._metrics.show, self._flow, self._hand
+        nan = float("nan")
+
+        def known(value: float | None) -> float:
+            return nan if value is None else float(value)
+
+        def age() -> float:
+            oldest = self._backlog.oldest_submitted_at
+            return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
+
+        show("in_flight_requests", lambda: float(flow.in_flight))
+        show("flow_limit", lambda: float(flow.limit))
+        show("pool_saturation", lambda: known(flow.reading(self._now()).saturation))
+        show("pool_replicas", lambda: known(flow.reading(self._now()).replicas))
+        show("jobs_in_hand", lambda: float(len(hand)))
+        show("bytes_in_hand", lambda: float(hand.size))
+        show("oldest_job_age_seconds", age)
+        show("is_draining", lambda: float(self.is_draining))
+        self._metrics.show_each(
+            "queue_jobs",
+            {"waiting": lambda: known(self._backlog.waiting), "held": lambda: known(self._backlog.held)},
+        )
+
+
+_CANCELLED: Final = Decision(Next.END, cause=Cause.CANCELLED, detail="its group was cancelled")
+_DRAINED: Final = Decision(Next.LATER, detail="the subscriber ends")
+
+
+def _outcome(answer: Answer | None, decision: Decision) -> Outcome:
+    if answer is None:
+        return Outcome.ABORTED if decision in (_CANCELLED, _DRAINED) else Outcome.FAILED
+    if answer.status in BUSY_STATUSES:
+        return Outcome.BUSY
+    # An answer of 4xx shows a pool that works, as far as the flow is concerned.
+    return (
+        Outcome.FAILED if decision.next is Next.RETRY or decision.cause is Cause.EXHAUSTED else Outcome.SERVED
+    )
+
+
+def _result(job: Job, decision: Decision, answer: Answer | None, now: float) -> Result:
+    return Result(
+        job_id=job.id,
+        generation=job.generation,
+        group=job.group,
+        status=0 if answer is None else answer.status,
+        content_type="" if answer is None else answer.content_type,
+        body=b"" if answer is None else answer.body,
+        cause=decision.cause,
+        detail=decision.detail if decision.cause is not Cause.NONE else "",
+        attempts=job.attempts,
+        submitted_at=job.submitted_at,
+        finished_at=now,
+    )
+
+
+def _without_body(result: Result, fault: str) -> Result:
+    return Result(
+        job_id=result.job_id,
+        generation=result.generation,
+        group=result.group,
+        status=result.status,
+        cause=Cause.EXHAUSTED,
+        detail=f"the result store refused the answer: {fault}"[:500],
+        attempts=result.attempts,
+        submitted_at=result.submitted_at,
+        finished_at=result.finished_at,
+    )
