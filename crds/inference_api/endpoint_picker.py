@@ -32,6 +32,8 @@ CONFIG_ACCEPTED: Final = "ConfigAccepted"
 #: Whether requests are routed by predicted latency. It exists while the EndpointPicker asks for prediction,
 #: and has no part in the summary: without predictions the heuristic profile picks.
 PREDICTOR_READY: Final = "PredictorReady"
+#: Whether the pool is one that can be predicted, and the servers are enough for its rate; as PREDICTOR_READY.
+PREDICTION_SUPPORTED: Final = "PredictionSupported"
 #: The summary: True when all others are, else the reason of the first that is not.
 READY: Final = "Ready"
 
@@ -164,7 +166,8 @@ class EndpointPickerStatus(ApiType):
 
     conditions: Annotated[tuple[Condition, ...], list_of("map", "type", maxItems=16)] = ()
     """Accepted, ResolvedRefs, PickerReady, EndpointsReady, EndpointsReachable, PickerReachable,
-    ConfigAccepted, and Ready as their summary; ProxyReady and PredictorReady while they are asked for."""
+    ConfigAccepted, and Ready as their summary; ProxyReady, PredictorReady and PredictionSupported while
+    they are asked for."""
     observed_generation: Generation | None = None
     """metadata.generation of the EndpointPicker that this status describes."""
     observed_pool_generation: Generation | None = None

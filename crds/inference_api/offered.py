@@ -1,4 +1,4 @@
-"""A picker's report on its configuration texts (which it saw last, which it uses) and on its health.
+"""A picker's report on its configuration texts (which it saw last, which it uses), its health, prediction.
 
 The picker serves it as JSON on its metrics port; the operator reads it and derives conditions. Pure.
 """
@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_api.picker_health import PickerHealth
+from inference_api.prediction_report import PredictionReport
 
 #: Path on the picker's metrics port.
 OFFERED_PATH: Final = "/debug/config"
@@ -64,3 +65,5 @@ class Offered(BaseModel):
     """The priority table."""
     health: PickerHealth | None = None
     """None in the answer of a picker that is older than this field."""
+    prediction: PredictionReport | None = None
+    """None without prediction, and in the answer of a picker that is older than this field."""

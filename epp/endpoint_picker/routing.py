@@ -27,7 +27,7 @@ from endpoint_picker.flowcontrol.waiting import Released, WaitingRoom
 from endpoint_picker.observability.decisions import Decisions
 from endpoint_picker.observability.explain import Pausing
 from endpoint_picker.observability.queue_page import queue_page
-from endpoint_picker.observability.state_page import state_page
+from endpoint_picker.observability.state_page import prediction_of, state_page
 from endpoint_picker.outcomes import Outcome
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
@@ -36,6 +36,7 @@ from endpoint_picker.scheduling.hold import Hold
 from endpoint_picker.scheduling.plugin import Pool, RandomSource
 from endpoint_picker.scheduling.scheduler import Scheduler
 from inference_api.offered import Offered
+from inference_api.prediction_report import PredictionReport
 
 #: Shortest pause, in seconds, before `advance` is due again. Without it a plugin that is always due would
 #: keep the event loop busy.
@@ -344,6 +345,12 @@ class PoolRouter:
     def config(self) -> PickerConfig:
         """Return the configuration in use."""
         return self.live.config
+
+    @property
+    def prediction(self) -> PredictionReport | None:
+        """Return the state of prediction for the operator; None while it is not configured."""
+        page = prediction_of(self.scheduler, self.live)
+        return PredictionReport.model_validate(page) if page["enabled"] else None
 
     @property
     def offered(self) -> Offered:

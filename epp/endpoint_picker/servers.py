@@ -35,6 +35,7 @@ from ext_proc.budget import BodyBudget
 from ext_proc.handler import PROCESS_METHOD
 from inference_api.offered import Offered
 from inference_api.picker_health import PickerHealth
+from inference_api.prediction_report import PredictionReport
 from inference_api.release import release_version
 from lean_grpc import Server, self_signed_server
 
@@ -66,6 +67,11 @@ class PoolView(Router, Protocol):
     @property
     def offered(self) -> Offered:
         """Return the verdicts on the configuration and the priorities offered last."""
+        ...
+
+    @property
+    def prediction(self) -> PredictionReport | None:
+        """Return the state of prediction; None while it is not configured."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -209,7 +215,8 @@ class PickerServers:
             "connected": bool(self._grpc.connections),
         }
         health = self._endpoint_health().model_copy(update=proxies)
-        return self._pool.offered.model_copy(update={"health": health})
+        parts = {"health": health, "prediction": self._pool.prediction}
+        return self._pool.offered.model_copy(update=parts)
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -94,6 +94,10 @@ class CountingRouter:
         return tuple(self.endpoints)
 
     @property
+    def prediction(self) -> None:
+        return None
+
+    @property
     def offered(self) -> Offered:
         return Offered()
 

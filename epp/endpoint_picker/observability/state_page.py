@@ -36,11 +36,7 @@ def state_page(scheduler: Scheduler, live: LiveConfig, prefix_hits: Mapping[str,
             "defaultObjective": live.table.default_objective,
             "modelObjectives": dict(live.table.model_objectives),
         },
-        "latencyPrediction": prediction_page(
-            pool,
-            live.config.scrape,
-            enabled=any(isinstance(each, PredictedLatencyProducer) for each in scheduler.scheduling.plugins),
-        ),
+        "latencyPrediction": prediction_of(scheduler, live),
         "prefixIndex": {
             "entries": pool.index.entries,
             "blockTokens": pool.index.block_tokens,
@@ -49,6 +45,12 @@ def state_page(scheduler: Scheduler, live: LiveConfig, prefix_hits: Mapping[str,
         },
         "kvIndex": _kv_index(pool),
     }
+
+
+def prediction_of(scheduler: Scheduler, live: LiveConfig) -> Mapping[str, Any]:
+    """Return the section on prediction."""
+    enabled = any(isinstance(each, PredictedLatencyProducer) for each in scheduler.scheduling.plugins)
+    return prediction_page(scheduler.pool, live.config.scrape, enabled=enabled)
 
 
 def _kv_index(pool: Pool) -> Mapping[str, Any] | None:

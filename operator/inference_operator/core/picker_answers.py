@@ -5,11 +5,16 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from inference_api.offered import Offered
 from inference_api.picker_health import PickerHealth, PortHealth
+from inference_api.prediction_report import PredictionReport
 from inference_operator.core.endpoints import EndpointTally
+
+#: Seconds between two questions while prediction is to begin, or to come back.
+PREDICTION_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +52,18 @@ class PickerAnswer:
     health: PickerHealth | None = None
     """The pods' connections to gateways and endpoints; None when no pod has reported them."""
 
+    prediction: PredictionReport | None = None
+    """The pods' prediction; None when no pod has reported it."""
+
     @property
     def settled(self) -> bool:
         """Whether asking again soon would bring nothing new: no problem, and health is settled."""
         return not self.problem and (self.health is None or self.health.settled)
+
+    @property
+    def again_within(self) -> float | None:
+        """Seconds within which to ask again, where a resync may be too late; None: a resync will do."""
+        return PREDICTION_S if self.prediction is not None and not self.prediction.routes else None
 
 
 def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> PickerAnswer:
@@ -60,20 +73,20 @@ def conclude(mark: str, said: Sequence[Offered], silent: Sequence[str]) -> Picke
     each pod that gave no answer.
     """
     health = _together([each.health for each in said if each.health is not None])
+    reports = [each.prediction for each in said if each.prediction is not None]
+    # While a rollout goes on, the pod that has predicted most speaks for the pool.
+    prediction = max(reports, key=lambda each: (each.routes, each.rate.rows_per_second), default=None)
+    known = PickerAnswer(health=health, prediction=prediction)
     for each in said:
         if each.config.mark == mark and each.config.error:
-            return PickerAnswer(answer=each, health=health)
+            return replace(known, answer=each)
     late = next((each for each in said if each.config.mark != mark), None)
     if silent:
-        return PickerAnswer(problem=silent[0], health=health)
+        return replace(known, problem=silent[0])
     if late is not None:
         problem = "the picker has not seen the newest configuration yet"
-        return PickerAnswer(answer=late, problem=problem, health=health)
-    return (
-        PickerAnswer(answer=said[0], health=health)
-        if said
-        else PickerAnswer(problem="no picker pod is ready")
-    )
+        return replace(known, answer=late, problem=problem)
+    return replace(known, answer=said[0]) if said else PickerAnswer(problem="no picker pod is ready")
 
 
 def about_all(question: Question, said: Offered) -> Offered:

@@ -276,6 +276,60 @@ NOT_ANSWERED: Final = Reason(
     "of the picker's pods (NetworkPolicy), and see their logs for `configuration refused`.",
 )
 
+# PredictorReady
+TRAINED: Final = Reason("Trained", "Requests that ask for it are routed by predicted latency: {about}.")
+WARMING_UP: Final = Reason(
+    "WarmingUp",
+    "There is no model yet: {sent} samples were sent to the trainer, and the first model comes at about "
+    "{least} requests that were served. Until then the heuristic profile picks.",
+)
+DEGRADED: Final = Reason(
+    "Degraded",
+    "The predictions do not hold (median error: {error}), and the heuristic profile picks until the trainer "
+    "has learned anew. After a change of models or servers this passes by itself; else `headroom predictor "
+    "flush`.",
+)
+NO_GAIN: Final = Reason(
+    "NoGain",
+    "Prediction does worse than the heuristic profile ({gain}), which picks all but "
+    "spec.latencyPredictor.holdout percent of the requests until that changes.",
+)
+PREDICTOR_UNREACHABLE: Final = Reason(
+    "Unreachable",
+    "None of the picker's {servers} prediction servers answers, and the heuristic profile picks: see the "
+    "logs of the containers predictor-N of the picker's pods.",
+)
+PREDICTION_NOT_CONFIGURED: Final = Reason(
+    "NotConfigured",
+    "spec.latencyPredictor.enabled is true, but spec.config has no predicted-latency-producer: add it and "
+    "the plugins that act on predictions, or leave spec.config out.",
+)
+PREDICTION_UNKNOWN: Final = Reason(
+    "NotAsked",
+    "No picker has reported on prediction: one has to be ready and to use the configuration with "
+    "predicted-latency-producer first.",
+)
+
+# PredictionSupported
+PREDICTION_SUPPORTED: Final = Reason(
+    "Supported", "The pool's requests and servers are of one kind, and the prediction servers suffice."
+)
+MIXED_RESPONSES: Final = Reason(
+    "MixedResponses",
+    "The pool serves both streams and other responses, whose times do not compare, so that predictions are "
+    "less exact: give each kind a pool of its own.",
+)
+MIXED_ENGINES: Final = Reason(
+    "MixedEngines",
+    "The pool has model servers of several kinds, and no class label tells apart: {kinds}. Set "
+    "endpointClassLabel of predicted-latency-producer to a pod label that does.",
+)
+TOO_FEW_SERVERS: Final = Reason(
+    "TooFewServers",
+    "{requests} requests a second with {rows} candidates are too much for {servers} prediction servers, so "
+    "that some are picked without prediction: set spec.latencyPredictor.predictionServerCount to {needed}.",
+)
+
 # Ready, and NotJudged for conditions that only Accepted explains
 READY: Final = Reason("Ready", "The picker answers and the pool has ready endpoints.")
 NOT_JUDGED: Final = Reason(

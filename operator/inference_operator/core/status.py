@@ -11,6 +11,8 @@ from inference_api.endpoint_picker import (
     ENDPOINTS_READY,
     PICKER_REACHABLE,
     PICKER_READY,
+    PREDICTION_SUPPORTED,
+    PREDICTOR_READY,
     READY,
     RESOLVED_REFS,
     EndpointCounts,
@@ -21,7 +23,7 @@ from inference_api.names import PROXY_PORT
 from inference_operator.core import reasons
 from inference_operator.core.configuration import judge_configuration
 from inference_operator.core.connections import judge_endpoints, judge_gateways, shuts_out_all
-from inference_operator.core.desired import proxy
+from inference_operator.core.desired import predictor, proxy
 from inference_operator.core.desired.config_maps import objectives_not_found, priority_table
 from inference_operator.core.desired.intent import Intent
 from inference_operator.core.kinds import DEPLOYMENT, EVENT, OBJECTIVES, PICKER, POOL, REWRITES, Kind
@@ -29,6 +31,7 @@ from inference_operator.core.naming import SERVICE_NAME_LIMIT, proxy_name
 from inference_operator.core.observation import Denied, Failure, Observation
 from inference_operator.core.ownership import Stance, Verdict
 from inference_operator.core.parents import parents_entry
+from inference_operator.core.prediction import judge_predictor, judge_support, status_of
 from inference_operator.core.reasons import Finding, Reason
 from inference_operator.core.rollout import Judgement, judge_deployment
 
@@ -37,9 +40,12 @@ PROXY_READY: Final = "ProxyReady"
 
 #: Conditions judged from a picker's answer; Unknown does not spoil Ready.
 _SAID_BY_PICKER: Final = frozenset({CONFIG_ACCEPTED, ENDPOINTS_REACHABLE, PICKER_REACHABLE})
+#: Conditions of what serves without: a picker without predictions picks by the heuristic profile.
+_ADVICE: Final = frozenset({PREDICTOR_READY, PREDICTION_SUPPORTED})
 #: Reasons that every starting picker has for a while.
 _STARTING: Final = frozenset(
-    reason.word for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY)
+    reason.word
+    for reason in (reasons.NOT_CREATED, reasons.PROGRESSING, reasons.PODS_NOT_READY, reasons.WARMING_UP)
 )
 #: Stances in which the pool's picker may be running, so that its conditions are judged.
 RUNNING: Final = frozenset({Stance.MANAGED, Stance.HELD})
@@ -80,6 +86,9 @@ def report(
     judged[ENDPOINTS_REACHABLE] = judge_endpoints(seen) if running else _not_judged()
     judged[PICKER_REACHABLE] = judge_gateways(seen) if running else _not_judged()
     judged[CONFIG_ACCEPTED] = judge_configuration(seen) if running else _not_judged()
+    if running and predictor.is_on(seen):
+        judged[PREDICTOR_READY] = judge_predictor(seen)
+        judged[PREDICTION_SUPPORTED] = judge_support(seen)
     first_bad = next((j for kind, j in judged.items() if _spoils(kind, j, seen)), None)
     judged[READY] = (
         Judgement("True", reasons.READY.say()) if first_bad is None else Judgement("False", first_bad.finding)
@@ -99,6 +108,8 @@ def _spoils(kind: str, judgement: Judgement, seen: Observation) -> bool:
 
     An Unknown from a picker that gave no answer does not: the picker may serve all the same.
     """
+    if kind in _ADVICE:
+        return False
     if kind == PICKER_REACHABLE:
         return judgement.status == "False" and shuts_out_all(seen)
     return judgement.status == "False" or (judgement.status == "Unknown" and kind not in _SAID_BY_PICKER)
@@ -235,6 +246,7 @@ def _status(seen: Observation, verdict: Verdict, conditions: tuple[Condition, ..
         proxy_address=(
             f"{proxy_name(seen.picker_name)}.{seen.namespace}.svc:{PROXY_PORT}" if proxied else None
         ),
+        latency_predictor=status_of(seen) if running else None,
     )
 
 

@@ -104,9 +104,13 @@ class PickerAsker:
             talk.question = question
             talk.known = replace(talk.known, problem="", asking=True)
             talk.task = self._begin(key, talk, question, _PAUSES)
-        elif talk.has_ended and self._clock() - talk.ended >= self._again_after:
+        elif talk.has_ended and self._clock() - talk.ended >= self._pause(talk):
             talk.task = self._begin(key, talk, question, _ONCE)
         return talk.known
+
+    def _pause(self, talk: _Talk) -> float:
+        soon = talk.known.again_within
+        return self._again_after if soon is None else min(soon, self._again_after)
 
     def forget(self, key: PoolKey) -> None:
         """Stop asking: the operator runs no picker for the pool."""
@@ -150,6 +154,8 @@ class PickerAsker:
             known = replace(known, answer=talk.known.answer)
         if known.health is None:
             known = replace(known, health=talk.known.health)
+        if known.prediction is None and known.problem:
+            known = replace(known, prediction=talk.known.prediction)
         if known != talk.known:
             talk.known = known
             self._wake(key)

@@ -152,6 +152,8 @@ def _removals(verdict: Verdict, removed: Iterable[ChildKey]) -> list[Finding]:
 
 
 def _recheck(seen: Observation, verdict: Verdict) -> float | None:
-    if verdict.stance not in {Stance.MANAGED, Stance.HELD} or not seen.picker_pods:
+    if verdict.stance not in {Stance.MANAGED, Stance.HELD}:
         return None
-    return why_again(unready_for(seen))
+    if seen.picker_pods:
+        return why_again(unready_for(seen))
+    return seen.picker_answer.again_within

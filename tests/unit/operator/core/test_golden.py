@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from inference_api.endpoint_picker import EndpointPickerSpec
 from inference_api.inference_pool import InferencePoolSpec
+from inference_api.prediction_report import PredictionReport
 from inference_operator.core import reasons
 from inference_operator.core.desired.plan import desired, superfluous
 from inference_operator.core.desired.proxy import proxy_settings
@@ -46,7 +47,8 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 #: Keys of an input.
 KNOWN: Final = frozenset(
-    {"pool", "picker", "objectives", "settings", "running", "live", "answered", "endpoints", "pods"}
+    {"pool", "picker", "objectives", "settings", "running", "live", "answered", "predicted"}
+    | {"endpoints", "pods"}
     | {"lacking", "refused", "absentFor", "knownFor", "rivals"}
 )
 
@@ -94,6 +96,9 @@ def seen_in(case: Object) -> Observation:
         seen = with_live(seen, called, change)
     if case.get("answered") is not None:
         seen = answered(seen, case["answered"])
+    if "predicted" in case:
+        report = PredictionReport.model_validate(case["predicted"])
+        seen = replace(seen, picker_answer=replace(seen.picker_answer, prediction=report))
     return seen
 
 
