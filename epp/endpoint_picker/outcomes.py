@@ -18,6 +18,9 @@ class Outcome(Enum):
     SHUTTING_DOWN = "rejected-shutting-down"
     """The decision waited when the picker began to drain."""
     TOO_LARGE = "rejected-too-large"
+    HEADERS_TOO_LARGE = "rejected-headers-too-large"
+    UNREAD_ENCODING = "unread-encoding"
+    """The API demands a model, and the body is in an encoding that is not read."""
     OVERLOADED = "rejected-overloaded"
     """The picker holds as many body bytes as `--max-buffered-bytes` allows."""
     TTL_EXPIRED = "rejected-ttl-expired"
@@ -54,6 +57,8 @@ _STATUS = {
     Outcome.NOT_CACHED: 412,
     Outcome.SHUTTING_DOWN: 503,
     Outcome.TOO_LARGE: 413,
+    Outcome.HEADERS_TOO_LARGE: 431,
+    Outcome.UNREAD_ENCODING: 415,
     Outcome.OVERLOADED: 503,
     Outcome.TTL_EXPIRED: 429,
     Outcome.EVICTED: 429,
@@ -68,6 +73,8 @@ _CODE = {
     Outcome.NOT_CACHED: "PreconditionFailed",
     Outcome.SHUTTING_DOWN: "ServiceUnavailable",
     Outcome.TOO_LARGE: "RequestTooLarge",
+    Outcome.HEADERS_TOO_LARGE: "RequestHeadersTooLarge",
+    Outcome.UNREAD_ENCODING: "UnsupportedMediaType",
     Outcome.OVERLOADED: "ServiceUnavailable",
     Outcome.TTL_EXPIRED: "ResourceExhausted",
     Outcome.EVICTED: "ResourceExhausted",

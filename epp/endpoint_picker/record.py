@@ -101,6 +101,10 @@ class Observer(Protocol):
         """Note a decision (picked or refused) and the time that it took."""
         ...
 
+    def rewritten(self, rewrite: str, model: str, target: str) -> None:
+        """Note that a rule of this rewrite chose `target`; it names the model, or "*" for all of them."""
+        ...
+
     def gap_counter(self, record: Record) -> Callable[[float], None]:
         """Return a counter of the times between two tokens of this streamed response; called once."""
         ...

@@ -3,12 +3,23 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from inference_api.priority_table import RewriteEntry
 
 #: Longest name of a model that a rule may write, in characters.
 MAX_TARGET: Final = 1024
+
+
+class Choice(NamedTuple):
+    """What a rule says about one request."""
+
+    target: str
+    """Model to serve it with."""
+    source: str
+    """Name of the InferenceModelRewrite."""
+    matched: str
+    """Model that the rule names; "*" for a rule for every model."""
 
 
 class Rewrites:
@@ -28,22 +39,24 @@ class Rewrites:
             if not entry.models and self._generic is None:
                 self._generic = split
 
-    def target(self, model: str) -> str | None:
-        """Return the model to serve a request for `model` with; None when no rule matches."""
+    def choose(self, model: str) -> Choice | None:
+        """Return what to serve a request for `model` with; None when no rule matches."""
         split = self._exact.get(model, self._generic)
         if split is None:
             return None
-        if len(split.names) == 1:
-            return split.names[0]
-        return split.names[bisect_right(split.edges, self._random() * split.total)]
+        name = split.names[0]
+        if len(split.names) > 1:
+            name = split.names[bisect_right(split.edges, self._random() * split.total)]
+        return Choice(name, split.source, "*" if split is self._generic else model)
 
 
 class _Split:
     """The targets of a rule with the upper edges of their shares of [0, total)."""
 
-    __slots__ = ("edges", "names", "total")
+    __slots__ = ("edges", "names", "source", "total")
 
     def __init__(self, entry: RewriteEntry) -> None:
+        self.source = entry.source
         self.names = [target.model for target in entry.targets]
         self.edges = list(accumulate(target.weight for target in entry.targets))
         self.total = self.edges[-1]

@@ -101,7 +101,12 @@ class PickerServers:
         self.health = Health()
         self.metrics = PickerMetrics()
         self.metrics.deprecated = settings.deprecated_metrics
-        self.budget = BodyBudget(settings.max_request_bytes, settings.max_buffered_bytes)
+        self.budget = BodyBudget(
+            settings.max_request_bytes,
+            settings.max_buffered_bytes,
+            settings.max_header_fields,
+            settings.max_header_bytes,
+        )
         self.feed = EndpointFeed(epoch=f"{time.time_ns():x}")
         registry = CollectorRegistry()
         self.metrics.read_pool(settings.pool_name, figures)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from cluster_client.durations import parse_duration
 from cluster_client.listen import parse_addresses, pod_addresses
 from endpoint_picker.observability.logs import LEVELS
-from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_REQUEST_BYTES
+from ext_proc.budget import MAX_BUFFERED_BYTES, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MAX_REQUEST_BYTES
 from inference_api import names
 from inference_api.release import release_version
 from lean_grpc.aio.address import Target
@@ -57,6 +57,10 @@ class Settings:
     """Seconds between two scrapes of an endpoint, at least 0.05."""
     max_request_bytes: int
     """Largest request body, bytes; a larger one is answered 413."""
+    max_header_fields: int
+    """Most header fields of a request; one with more is answered 431."""
+    max_header_bytes: int
+    """Most bytes of their names and values; one with more is answered 431."""
     max_buffered_bytes: int
     """Request bodies held at a time over all streams, bytes; beyond it requests are answered 503."""
     log_level: str
@@ -106,6 +110,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         drain_timeout_s=args.drain_timeout,
         refresh_metrics_interval_s=args.refresh_metrics_interval,
         max_request_bytes=args.max_request_bytes,
+        max_header_fields=args.max_header_fields,
+        max_header_bytes=args.max_header_bytes,
         max_buffered_bytes=args.max_buffered_bytes,
         log_level=args.log_level,
         deprecated_metrics=args.deprecated_metrics,
@@ -174,6 +180,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="largest body (default 256Mi)",
     )
     add(
+        "--max-header-fields",
+        type=_size,
+        default=MAX_HEADER_FIELDS,
+        help="most header fields of a request, Envoy's own among them (default 256)",
+    )
+    add("--max-header-bytes", type=_size, default=MAX_HEADER_BYTES, help="most bytes of them (default 1Mi)")
+    add(
         "--max-buffered-bytes",
         type=_size,
         default=MAX_BUFFERED_BYTES,
@@ -239,7 +252,7 @@ def _port(text: str) -> int:
 
 def _size(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        message = f"{text!r} is no number of bytes above 0"
+        message = f"{text!r} is no number above 0"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

@@ -75,6 +75,10 @@ class StandInProcessor:
         assert isinstance(late, Reply)
         return late
 
+    def headers_too_large(self, fields: int, size: int, now: float) -> Reply:
+        self._call("headers_too_large")
+        return REPLY
+
     def body_too_large(self, limit: int, now: float) -> Reply:
         self._call("body_too_large")
         return REPLY

@@ -35,6 +35,8 @@ from lean_grpc.status import StatusCode
 CHUNK_BYTES: Final = 62_000
 #: Pieces of a request body handed out at a time, so that a slow proxy does not double a body's memory.
 BATCH_CHUNKS: Final = 16
+#: The same of a body that is decoded meanwhile, which takes time.
+BATCH_DECODED: Final = 4
 
 #: Messages for the proxy, in order.
 Replies = Sequence[bytes]
@@ -63,6 +65,7 @@ class Exchange(Generic[Late]):
     """One HTTP request and its response. `status` is set when the stream is to be finished with it."""
 
     __slots__ = (
+        "_batch",
         "_budget",
         "_chunks",
         "_ended",
@@ -96,6 +99,7 @@ class Exchange(Generic[Late]):
         self._held = 0  # bytes of this exchange in the budget
         self._has_body = False  # the body goes through here, in pieces
         self._in_one = False  # the proxy holds the headers until it has the reply to the whole body
+        self._batch = BATCH_CHUNKS
         self._owed = 0  # replies to pieces that came while the headers had none
         self._trailers = False  # a reply to request trailers is owed
         self.backlog: Iterator[bytes] | None = None
@@ -153,8 +157,9 @@ class Exchange(Generic[Late]):
         """Return the next replies of the backlog; empty when there are none left."""
         if self.backlog is None:
             return _NOTHING
-        batch = list(islice(self.backlog, BATCH_CHUNKS))
-        if len(batch) < BATCH_CHUNKS:
+        most = self._batch
+        batch = list(islice(self.backlog, most))
+        if len(batch) < most:
             self.backlog = None
         return batch
 
@@ -179,6 +184,8 @@ class Exchange(Generic[Late]):
             if not EXPECTED_IN_MODE.keys() >= {*modes}:
                 return self._fail(StatusCode.FAILED_PRECONDITION, _UNKNOWN_MODE, now)
             self._take_response_mode(modes[1])
+        if len(head.payload) > self._budget.small_headers and (refused := self._refuse_headers(head, now)):
+            return refused
         holds = self.processor.request_headers(head, now)
         if head.end_of_stream:
             self._request = cell.ended
@@ -191,6 +198,16 @@ class Exchange(Generic[Late]):
             return self._ask(None, now)
         self._request = cell.then
         return _NOTHING
+
+    def _refuse_headers(self, head: Head, now: float) -> Replies:
+        """Refuse headers beyond the limits; return nothing for others."""
+        budget = self._budget
+        fields, size = head.sizes()
+        if fields <= budget.max_header_fields and size <= budget.max_header_bytes:
+            return _NOTHING
+        self.processor.request_headers(head, now)
+        reply = self.processor.headers_too_large(budget.max_header_fields, budget.max_header_bytes, now)
+        return self._reply(reply, now)
 
     def _take_response_mode(self, mode: int) -> None:
         self._response = EXPECTED_IN_MODE[mode]
@@ -311,22 +328,24 @@ class Exchange(Generic[Late]):
         if trailers or passing:
             length = None
         elif edit is not None:
-            length = self._held - (edit.end - edit.start) + len(edit.text)
+            length = edit.length(self._held)
         reply = wire.headers_reply(answer.mutation, answer.metadata, length)
         if passing and not chunks:
             return (reply,)
+        if edit is not None and edit.decoder is not None:
+            self._batch = BATCH_DECODED
         self.backlog = self._pieces(edit, not (trailers or passing))
         return reply, *self.more()
 
     def _whole_body_reply(self, answer: Forward) -> bytes:
-        body = None if answer.edit is None else b"".join(_edited(iter(self._chunks), answer.edit))
+        body = None if answer.edit is None else b"".join(answer.edit.applied(iter(self._chunks)))
         self._drop_body()
         return wire.whole_body_reply(answer.mutation, answer.metadata, body)
 
     def _pieces(self, edit: Edit | None, end: bool) -> Iterator[bytes]:
         """Yield the replies that bring the body; it is freed on the way, and given back at the end."""
         chunks = _taken(self._chunks)
-        yield from _cut(chunks if edit is None else _edited(chunks, edit), end)
+        yield from _cut(chunks if edit is None else edit.applied(chunks), end)
         self._drop_body()
         if self._trailers:
             yield wire.REQUEST_TRAILERS_REPLY
@@ -462,21 +481,6 @@ def _taken(chunks: list[Held]) -> Iterator[Held]:
     chunks.reverse()
     while chunks:
         yield chunks.pop()
-
-
-def _edited(chunks: Iterator[Held], edit: Edit) -> Iterator[Held]:
-    """Yield the chunks with the edit's bytes in place of those that it replaces."""
-    at = 0
-    for chunk in chunks:
-        size = len(chunk)
-        if at <= edit.start < at + size:
-            yield chunk[: edit.start - at]
-            yield edit.text
-        elif at + size <= edit.start:
-            yield chunk
-        if edit.end < at + size:
-            yield chunk[edit.end - at :] if edit.end > at else chunk
-        at += size
 
 
 def _cut(chunks: Iterator[Held], end: bool) -> Iterator[bytes]:

@@ -177,7 +177,7 @@ class MetadataKey:
 class Head:
     """A message with headers."""
 
-    __slots__ = ("_message", "_payload", "_rest", "end_of_stream", "found", "has_metadata", "modes")
+    __slots__ = ("_message", "_rest", "end_of_stream", "found", "has_metadata", "modes", "payload")
 
     def __init__(self, payload: bytes, rest: bytes, found: dict[str, str], end_of_stream: bool) -> None:
         """`rest` is the part of the message that has the metadata."""
@@ -188,7 +188,8 @@ class Head:
         """The (request, response) body modes that the proxy runs with; None when it does not say."""
         self.has_metadata = False
         """The proxy sent metadata along."""
-        self._payload = payload
+        self.payload = payload
+        """The whole message."""
         self._rest = rest
         self._message: ProcessingRequest | None = None
 
@@ -217,11 +218,16 @@ class Head:
         for header in _headers_of(self._parsed()).headers.headers:
             yield header.key.lower(), header
 
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of headers, and the bytes of their names and values together."""
+        sizes = [len(name.encode()) + len(each.raw_value or each.value.encode()) for name, each in self.all()]
+        return len(sizes), sum(sizes)
+
     def _parsed(self) -> ProcessingRequest:
         message = self._message
         if message is None:
             try:
-                message = self._message = parse(self._payload)
+                message = self._message = parse(self.payload)
             except DecodeError as error:  # in the metadata, which nothing has read before
                 raise MalformedMessageError(str(error)) from None
         return message

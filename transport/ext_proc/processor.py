@@ -5,10 +5,11 @@ with the response as it passes, and at the end. The processor answers a complete
 `Reply`, or with a `Waiting` when it cannot answer yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
+from ext_proc.body.encodings import Decoder
 from ext_proc.head import Head, Names
 from ext_proc.wire import Held
 
@@ -32,11 +33,38 @@ class Ending(Enum):
 
 
 class Edit(NamedTuple):
-    """Replaces the bytes [start, end) of a body."""
+    """Replaces the bytes [start, end) of a body, or of what it holds when decoded."""
 
     start: int
     end: int
     text: bytes
+    decoder: Decoder | None = None
+    """Decodes the body, which goes on decoded; None: it is not encoded."""
+    decoded_bytes: int = 0
+    """Size of the decoded body."""
+
+    def length(self, size: int) -> int:
+        """Return the length of a body of this many bytes after the change."""
+        return (size if self.decoder is None else self.decoded_bytes) + len(self.text) - self.end + self.start
+
+    def applied(self, chunks: Iterator[Held]) -> Iterator[Held]:
+        """Yield the body after the change, piece by piece as it is asked for."""
+        at = 0
+        for chunk in chunks if self.decoder is None else _decoded(self.decoder, chunks):
+            size = len(chunk)
+            if at <= self.start < at + size:
+                yield chunk[: self.start - at]
+                yield self.text
+            elif at + size <= self.start:
+                yield chunk
+            if self.end < at + size:
+                yield chunk[self.end - at :] if self.end > at else chunk
+            at += size
+
+
+def _decoded(decoder: Decoder, chunks: Iterator[Held]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield from decoder.feed(bytes(chunk))
 
 
 class Forward:
@@ -115,6 +143,10 @@ class Processor(Protocol[Late]):
 
         Comes after `resumed` and before `response_headers`, at most once; `ended` follows.
         """
+        ...
+
+    def headers_too_large(self, fields: int, size: int, now: float) -> Reply:
+        """Refuse a request with more header fields or bytes than this; follows `request_headers`."""
         ...
 
     def body_too_large(self, limit: int, now: float) -> Reply:

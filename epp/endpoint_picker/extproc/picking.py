@@ -261,7 +261,7 @@ class Picking:
         if headers.encoding:
             decodes = decoder(headers.encoding)
             if decodes is None:
-                raise InvalidBodyError(unread_encoding(headers.encoding))
+                raise unread_encoding(headers.encoding)
         reading = Reading(
             headers.api,
             prompt=self._router.reading().prompt,
@@ -309,25 +309,36 @@ class Picking:
         """Choose the model that is served, and change its name in the body."""
         headers, request = self._headers, self._request
         assert headers is not None and request is not None  # noqa: S101, PT018 - set before
-        target = rewrites.target(parsed.model)
-        if target is None or not parsed.model:
+        choice = rewrites.choose(parsed.model) if parsed.model else None
+        if choice is None:
             return
+        target = choice.target
+        self._observer.rewritten(choice.source, choice.matched, target)
         self.record.target_model = request.model = target
         request.attributes[ASKED_MODEL] = parsed.model
         if target == parsed.model:
             return
-        if headers.encoding:
-            raise InvalidBodyError(
-                "the model of an encoded body cannot be rewritten; send it without encoding"
-            )
+        form = Form.JSON if headers.api is None else headers.api.form
+        if form is Form.GRPC:
+            raise InvalidBodyError("the model of a gRPC call cannot be rewritten; send it as JSON over HTTP")
+        if headers.encoding and form is not Form.JSON:
+            raise InvalidBodyError("the model of an encoded form cannot be rewritten; send it not encoded")
         span = parsed.model_span or model_span(body)
         if span is None:
             raise InvalidBodyError("the model cannot be rewritten in a body of this kind")
-        is_text = headers.api is not None and headers.api.form is Form.MULTIPART
-        text = target if is_text else json.dumps(target, ensure_ascii=False)
-        self._edit = Edit(*span, text.encode())
+        text = target if form is Form.MULTIPART else json.dumps(target, ensure_ascii=False)
+        if headers.encoding:
+            self._edit = Edit(*span, text.encode(), decoder(headers.encoding), parsed.decoded_bytes)
+            headers.remove.append("content-encoding")
+        else:
+            self._edit = Edit(*span, text.encode())
         self._restore = (parsed.model, target)
         headers.remove.append("accept-encoding")  # so that the name can be given back in the response
+
+    def headers_too_large(self, fields: int, size: int, now: float) -> Reply:
+        """Refuse with 431."""
+        text = f"the request has more than {fields} header fields, or more than {size} bytes of them"
+        return self._refuse_unrouted(Outcome.HEADERS_TOO_LARGE, text, now)
 
     def body_too_large(self, limit: int, now: float) -> Reply:
         """Refuse with 413."""
@@ -351,6 +362,8 @@ class Picking:
 
     def _refuse_body(self, error: InvalidBodyError, now: float) -> Reply:
         outcome = Outcome.TOO_LARGE if error.too_large else Outcome.BAD_REQUEST
+        if error.unsupported:
+            outcome = Outcome.UNREAD_ENCODING
         return self._refuse_unrouted(outcome, str(error), now, error.param)
 
     def _refuse_unrouted(self, outcome: Outcome, message: str, now: float, param: str | None = None) -> Reply:
@@ -378,7 +391,7 @@ class Picking:
         served = served_endpoint(head)
         if served:
             record.served_by = served
-        record.streaming = headers.content_type == "text/event-stream"
+        asked_stream, record.streaming = record.streaming, headers.content_type == "text/event-stream"
         mutation = b""
         if headers.status < 400:
             reader: ResponseReader | None = None
@@ -386,6 +399,10 @@ class Picking:
                 reader = StreamReader()
             elif is_json(headers.content_type):
                 reader = DocumentReader()
+            elif headers.content_type.startswith("application/grpc"):
+                api = None if self._headers is None else self._headers.api
+                if api is not None and api.reader is not None:
+                    reader, record.streaming = api.reader(), asked_stream
             if headers.encoding:
                 coded = decoder(headers.encoding)
                 reader = EncodedReader(reader, coded) if reader is not None and coded is not None else None

@@ -16,7 +16,7 @@ from lean_grpc.status import StatusCode
 #: Longest sentence, in characters: a client must not get its own body back in an error.
 MAX_MESSAGE: Final = 1000
 #: Refusals that say something about the request and nothing about the pool: it was not dropped.
-_ABOUT_THE_REQUEST: Final = (Outcome.BAD_REQUEST, Outcome.NOT_CACHED)
+_ABOUT_THE_REQUEST: Final = (Outcome.BAD_REQUEST, Outcome.NOT_CACHED, Outcome.UNREAD_ENCODING)
 _JSON: Final = ("content-type", "application/json")
 #: `error.type` by status, as each API's own server names it; the second table is Anthropic's.
 _OPENAI_TYPES: Final[Mapping[int, str]] = {429: "rate_limit_error"}
@@ -33,6 +33,8 @@ _GRPC_CODES: Final[Mapping[int, StatusCode]] = {
     404: StatusCode.NOT_FOUND,
     412: StatusCode.FAILED_PRECONDITION,
     413: StatusCode.RESOURCE_EXHAUSTED,
+    415: StatusCode.INVALID_ARGUMENT,
+    431: StatusCode.RESOURCE_EXHAUSTED,
     429: StatusCode.RESOURCE_EXHAUSTED,
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.DEADLINE_EXCEEDED,

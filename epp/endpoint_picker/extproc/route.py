@@ -66,13 +66,14 @@ def process_route(
 class _LoggingObserver:
     """Logs every exchange when it ends; used only when the log level is debug."""
 
-    __slots__ = ("_observer", "decided", "gap_counter", "started")
+    __slots__ = ("_observer", "decided", "gap_counter", "rewritten", "started")
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self.started = observer.started
         self.decided = observer.decided
         self.gap_counter = observer.gap_counter
+        self.rewritten = observer.rewritten
 
     def ended(self, record: Record) -> None:
         self._observer.ended(record)

@@ -24,7 +24,7 @@ _CLOSE_S: Final = 1.0
 class AccessLog:
     """An observer that writes a line at the end of each exchange, around another observer."""
 
-    __slots__ = ("_observer", "_wall_clock", "_write", "decided", "gap_counter", "started")
+    __slots__ = ("_observer", "_wall_clock", "_write", "decided", "gap_counter", "rewritten", "started")
 
     def __init__(
         self, observer: Observer, write: Callable[[str], object], wall_clock: Callable[[], float]
@@ -36,6 +36,7 @@ class AccessLog:
         self.started = observer.started
         self.decided = observer.decided
         self.gap_counter = observer.gap_counter
+        self.rewritten = observer.rewritten
 
     def ended(self, record: Record) -> None:
         """Count the exchange, and write its line."""

@@ -99,6 +99,7 @@ def _of_pool(name: str, text: str, twin: str = "") -> Family:
     )
 
 
+_REWRITTEN: Final = ("model_rewrite_name", "model_name", "target_model")
 _STAGES: Final = ("plugin_name", "plugin_type", "model_name", "decision_type")
 
 
@@ -429,6 +430,13 @@ _ALL: Final = (
         "mapping or the default names it.",
         ("reason",),
         own=True,
+    ),
+    Family(
+        "model_rewrite_decisions_total",
+        _COUNTER,
+        "Requests whose model a rule of an InferenceModelRewrite chose; model_name is * for a rule for all.",
+        _REWRITTEN,
+        twin=Twin("inference_extension_model_rewrite_decisions_total", _same(*_REWRITTEN)),
     ),
     Family("extproc_streams_inflight", _GAUGE, "Open ext-proc streams."),
     Family("decisions_total", _COUNTER, "Decisions, by outcome.", ("outcome",), own=True),

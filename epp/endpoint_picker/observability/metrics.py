@@ -159,6 +159,7 @@ class PickerMetrics:
         self.endings = _counts("exchanges_total")
         self.failed_handshakes = _counts("failed_handshakes_total")
         self.elsewhere = _counts("served_elsewhere_total")
+        self.rewrites = _counts("model_rewrite_decisions_total")
         self._scheduler = _histogram("scheduler_e2e_duration_seconds")
         self._scheduling = self._scheduler.labels()
         self._request_processing = _histogram("request_processing_duration_seconds")
@@ -186,6 +187,10 @@ class PickerMetrics:
             self._scheduling.observe(seconds)
         if outcome is Outcome.PICKED:
             self._of(record).running.value += 1
+
+    def rewritten(self, rewrite: str, model: str, target: str) -> None:
+        """Count the choice."""
+        self.rewrites.labels(rewrite, model, target).value += 1
 
     def gap_counter(self, record: Record) -> Callable[[float], None]:
         """Return the function that counts the time between two tokens of a response."""
@@ -366,6 +371,7 @@ class PickerMetrics:
             "exchanges_total": self.endings,
             "served_elsewhere_total": self.elsewhere,
             "failed_handshakes_total": self.failed_handshakes,
+            "model_rewrite_decisions_total": self.rewrites,
             **self._added_series,
             **self._readings,
         }

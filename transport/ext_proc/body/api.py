@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final
 
 from ext_proc.body.material import MAX_MATERIAL_BYTES, Value
+from ext_proc.body.response.readers import ResponseReader
 
 #: Most bytes of JSON that are kept of a part of the prompt: the longest material and some syntax.
 PROMPT_BYTES: Final = MAX_MATERIAL_BYTES + MAX_MATERIAL_BYTES // 4
@@ -50,6 +51,8 @@ class Api:
     form: Form = Form.JSON
     extract: Callable[[bytes], dict[str, bytes] | bytes] | None = None
     """Of a gRPC message: its fields as JSON text, or the JSON that it wraps. Raises scan.NotReadError."""
+    reader: Callable[[], ResponseReader] | None = None
+    """Makes the reader of a response that is neither JSON nor events."""
     limits: Mapping[str, int] = field(init=False)
     """The keys that are read, each with the most bytes kept of its value."""
     token_keys: tuple[tuple[str, str], ...] = field(init=False)

@@ -4,12 +4,14 @@ Field numbers are those of vllm_engine.proto, package vllm.grpc.engine. Its mess
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from ext_proc.body import material
 from ext_proc.body.api import Api, Fields, Form
 from ext_proc.body.frames import fields_of, packed_ids
+from ext_proc.body.response.engine import EngineReader
 
 _TOKENIZED, _TEXT, _SAMPLING, _STREAM = 2, 3, 4, 5
 _ORIGINAL_TEXT, _INPUT_IDS = 1, 2
@@ -52,10 +54,10 @@ def generate(fields: Fields) -> Iterator[bytes]:
         yield material.text(text.raw)
 
 
-APIS: Final = (
-    Api(
-        name="vllm grpc",
-        paths=("vllm.grpc.engine.VllmEngine/Generate", "vllm.grpc.engine.VllmEngine/Embed"),
+def _api(method: str, reader: Callable[[], EngineReader]) -> Api:
+    return Api(
+        name=f"vllm grpc {method}",
+        paths=(f"vllm.grpc.engine.VllmEngine/{method}",),
         parser="vllmgrpc-parser",
         layout=generate,
         prompt=("input_ids", "text"),
@@ -63,5 +65,8 @@ APIS: Final = (
         max_tokens=("max_tokens",),
         form=Form.GRPC,
         extract=extract,
-    ),
-)
+        reader=reader,
+    )
+
+
+APIS: Final = (_api("Generate", EngineReader), _api("Embed", partial(EngineReader, embeds=True)))

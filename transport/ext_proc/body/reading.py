@@ -42,18 +42,22 @@ _as_text: Final = msgspec.json.Decoder(str).decode
 class InvalidBodyError(Exception):
     """The body cannot be routed; the text is one sentence for the client."""
 
-    def __init__(self, text: str, param: str | None = None, *, too_large: bool = False) -> None:
+    def __init__(
+        self, text: str, param: str | None = None, *, too_large: bool = False, unsupported: bool = False
+    ) -> None:
         super().__init__(text)
         self.param = param
         """The field at fault, if it is one."""
         self.too_large = too_large
         """The body is too large to be read, rather than malformed."""
+        self.unsupported = unsupported
+        """The body is in an encoding that is not read."""
 
 
 class ParsedBody:
     """What a request body says about routing."""
 
-    __slots__ = ("max_tokens", "model", "model_span", "prompt", "state", "stream")
+    __slots__ = ("decoded_bytes", "max_tokens", "model", "model_span", "prompt", "state", "stream")
 
     def __init__(self) -> None:
         self.model = ""
@@ -66,7 +70,9 @@ class ParsedBody:
         self.state = ""
         """Id of an earlier response or of a conversation that the request goes on with; "" without one."""
         self.model_span: tuple[int, int] | None = None
-        """Where the model's value stands in the body; None: unknown, `model_span` finds it."""
+        """Where the model's value stands in the body, decoded; None: unknown, `model_span` finds it."""
+        self.decoded_bytes = 0
+        """Size of an encoded body when decoded."""
 
 
 class FieldScanner(Protocol):
@@ -277,8 +283,9 @@ class Reading:
             fields = {key: Value(span.raw, whole=span.whole) for key, span in scanner.fields.items()}
         self._parsed = interpret(self._api, fields)
         model = scanner.fields.get("model")
-        if model is not None and self._decoder is None and self._api.form is not Form.GRPC:
+        if model is not None and self._api.form is not Form.GRPC:
             self._parsed.model_span = model.start, model.end
+        self._parsed.decoded_bytes = self._decoded
         if self._prompt:
             self._pieces = bounded(self._api.layout(fields))
         else:
@@ -330,6 +337,8 @@ def interpret(api: Api, fields: Fields) -> ParsedBody:
         text = f"the model must be text of at most {MAX_MODEL} characters"
         raise InvalidBodyError(text, "model")
     if not model and api.needs_model:
+        if given is not None and not given.raw.startswith((b'"', b"null")):
+            raise InvalidBodyError("the model must be a string", "model")
         raise InvalidBodyError("model not found in request body", "model")
     parsed.model = model
     stream = fields.get("stream")
@@ -399,7 +408,8 @@ def model_span(body: Iterable[Held]) -> tuple[int, int] | None:
     return None if found is None or scanner.error is not None else (found.start, found.end)
 
 
-def unread_encoding(name: str) -> str:
-    """Return the sentence about a body in an encoding that is not read."""
+def unread_encoding(name: str) -> InvalidBodyError:
+    """Return the error of a body in an encoding that is not read."""
     known = ", ".join(ENCODINGS)
-    return f'the request body has the content-encoding "{name[:64]}", which is not read; send one of: {known}'
+    text = f'the request body has the content-encoding "{name[:64]}", which is not read; send one of: {known}'
+    return InvalidBodyError(text, unsupported=True)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import zstandard
 from aiohttp import web
 
 from envoy_stage import JSON, Stage
@@ -120,6 +121,23 @@ async def test_a_models_name_is_rewritten_and_given_back(
         names = answer.count(b'"asked"'), answer.count(b'"served-model"')
         count = 4 if stream == b"true" else 1
         assert names == ((0, count) if response_mode == "NONE" else (count, 0))
+    await stage.settled()
+
+
+@pytest.mark.parametrize("request_mode", READ)
+async def test_an_encoded_body_is_rewritten_and_goes_on_decoded(
+    stage: Stage, server: ModelServer, request_mode: str
+) -> None:
+    await start(stage, server, (request_mode, "FULL_DUPLEX_STREAMED"), REWRITES)
+    body = b'{"prompt":"%s","model" : "asked"}' % (b"text " * 50_000)
+    headers = JSON | {"content-encoding": "zstd"}
+    url = f"{stage.url}/v1/completions"
+    async with stage.client.post(url, data=zstandard.compress(body), headers=headers) as response:
+        assert (response.status, (await response.json())["model"]) == (200, "asked")
+    assert server.bodies == [body.replace(b"asked", b"served-model")]
+    async with stage.client.post(url, data=b"x", headers=JSON | {"content-encoding": "compress"}) as response:
+        assert response.status == 415
+        assert 'content-encoding "compress"' in (await response.json())["error"]["message"]
     await stage.settled()
 
 

@@ -103,6 +103,19 @@ async def test_a_body_over_the_limit_gets_413_and_the_next_request_is_served(sta
     await stage.settled()
 
 
+async def test_header_fields_over_the_limit_get_431_and_the_next_request_is_served(stage: Stage) -> None:
+    await stage.start("--max-header-fields", "50", "--max-header-bytes", "20000", servers=1)
+    url = f"{stage.url}/v1/models"
+    for headers in ({f"x-{number}": "v" for number in range(60)}, {"x-long": "v" * 20_000}):
+        async with stage.client.get(url, headers=headers) as response:
+            assert response.status == 431
+            assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-headers-too-large"
+            assert "more than 50 header fields" in (await response.json())["error"]["message"]
+        async with stage.client.get(url, headers={"x-fits": "v" * 8_000}) as response:
+            assert response.status == 200
+    await stage.settled()
+
+
 async def test_a_get_is_routed(stage: Stage) -> None:
     await stage.start(servers=1)
     async with stage.client.get(f"{stage.url}/v1/models") as response:

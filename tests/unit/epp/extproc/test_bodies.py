@@ -119,10 +119,71 @@ def test_an_encoding_that_is_not_read_is_named_where_a_model_is_needed() -> None
     headers = {"content-encoding": "compress"}
     peer.feed(wire.request_headers(headers), wire.request_body(b"x", end=True))
     (refused,) = wire.read(peer.replies)
+    assert refused.immediate_response.status.code == 415
     assert b'content-encoding \\"compress\\"' in refused.immediate_response.body
     other = Peer()
     other.feed(wire.request_headers(headers, path="/else"), wire.request_body(b"x", end=True))
     assert other.body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b'{"model":5}', b"the model must be a string"),
+        (b'{"model":{"id":"m"}}', b"the model must be a string"),
+        (b'{"model":null}', b"model not found"),
+        (b"{}", b"model not found"),
+    ],
+)
+def test_a_model_that_is_no_string_is_told_from_one_that_is_not_there(body: bytes, word: bytes) -> None:
+    peer = Peer()
+    peer.feed(wire.request_headers(JSON), wire.request_body(body, end=True))
+    (refused,) = wire.read(peer.replies)
+    assert refused.immediate_response.status.code == 400
+    assert word in refused.immediate_response.body
+    assert b'"param":"model"' in refused.immediate_response.body
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "status"),
+    [(256 - 4, 1, 200), (256 - 3, 1, 431), (1, 1_048_400, 200), (1, 1_048_600, 431)],
+    ids=["as many as may be", "one more", "as large as may be", "larger"],
+)
+def test_request_headers_beyond_a_limit_get_431(fields: int, size: int, status: int) -> None:
+    """Four of the 256 fields are those of every call here."""
+    peer = Peer()
+    sent = {f"x-{number}": "v" * size for number in range(fields - 1)} | {"x-model": "v" * size}
+    peer.feed(wire.request_headers(sent), wire.request_body(b'{"model":"m"}', end=True))
+    (first, *_) = wire.read(peer.replies)
+    if status == 200:
+        assert first.WhichOneof("response") == "request_headers"
+        return
+    assert first.immediate_response.status.code == 431
+    assert b"more than 256 header fields" in first.immediate_response.body
+    assert peer.picking.record.outcome is Outcome.HEADERS_TOO_LARGE
+    assert peer.exchange.status is not None
+
+
+def test_the_grpc_engines_usage_and_first_token_are_read() -> None:
+    peer = Peer()
+    grpc = {"content-type": "application/grpc"}
+    request = b"\0\0\0\0\x06\x1a\x02hi\x28\x01"  # text "hi", stream
+    peer.feed(
+        wire.request_headers(grpc, path="/vllm.grpc.engine.VllmEngine/Generate"),
+        wire.request_body(request, end=True),
+        wire.response_headers("application/grpc"),
+    )
+    empty = b"\0\0\0\0\x04\x0a\x02\x10\x07"  # chunk: 7 tokens of prompt
+    chunk = b"\0\0\0\0\x09\x0a\x07\x0a\x01\x05\x10\x07\x18\x01"  # chunk: token 5; 7 and 1 tokens
+    whole = b"\0\0\0\0\x08\x12\x06\x18\x07\x20\x02\x28\x03"  # complete: 7, 2 and 3 cached
+    peer.feed(wire.response_body(empty, end=False))
+    record = peer.picking.record
+    assert (record.first_byte_at, record.first_token_at) == (2.0, 0.0)
+    peer.feed(wire.response_body(chunk, end=False))
+    assert record.first_token_at == 2.0
+    peer.feed(wire.response_body(whole, end=False), wire.trailers("response_trailers"))
+    assert record.usage is not None
+    assert (record.usage.input_tokens, record.usage.output_tokens, record.usage.cached_tokens) == (7, 2, 3)
 
 
 @pytest.mark.parametrize("name", ENCODE)

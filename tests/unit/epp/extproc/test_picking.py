@@ -44,6 +44,9 @@ class Tally:
         self.decisions.append(record.outcome)
         self.seconds.append(seconds)
 
+    def rewritten(self, rewrite: str, model: str, target: str) -> None:
+        raise AssertionError("no router here has rewrites")
+
     def gap_counter(self, record: Record) -> Callable[[float], None]:
         return self.gaps.append
 
