@@ -1,0 +1,1 @@
+"""Batches of requests from people: the files and batches of OpenAI's API."""
