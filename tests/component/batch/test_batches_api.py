@@ -16,7 +16,7 @@ from openai.types import Batch
 from batch_serving import COMMAND, AnsweringSubscriber, ServeProcess, echo, input_lines
 from batch_subscriber.jobs import Job, Result
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 @pytest.fixture
@@ -163,18 +163,17 @@ def _age(home: Path, batch_id: str, seconds: float) -> None:
 
 
 async def test_kills_lose_and_double_nothing(served: ServeProcess, client: openai.AsyncOpenAI) -> None:
-    batch = await begin(client, input_lines([{"model": "m", "n": number} for number in range(1500)]))
+    batch = await begin(client, input_lines([{"model": "m", "n": number} for number in range(900)]))
     async with subscriber(served) as answering:
-        ended = None
-        for _ in range(8):
+        for _ in range(4):
             # Each time it is somewhere else: checking, putting, watching, writing files.
             await asyncio.sleep(0.05)
             await served.kill()
             await served.start()
         ended = await reached(client, batch.id, "completed")
     outputs = await content(client, ended.output_file_id)
-    assert [line["custom_id"] for line in outputs] == [f"request-{number}" for number in range(1500)]
-    assert {job.id for job in answering.taken} == {f"{batch.id}-{number + 1:06d}" for number in range(1500)}
+    assert [line["custom_id"] for line in outputs] == [f"request-{number}" for number in range(900)]
+    assert {job.id for job in answering.taken} == {f"{batch.id}-{number + 1:06d}" for number in range(900)}
 
 
 async def test_refusals_have_the_form_of_openai(served: ServeProcess, client: openai.AsyncOpenAI) -> None:
@@ -198,8 +197,8 @@ async def test_refusals_have_the_form_of_openai(served: ServeProcess, client: op
     with pytest.raises(openai.NotFoundError, match="There is no GET /v1/models"):
         await client.models.list()
     async with aiohttp.ClientSession() as session:
-        for sent in ({"data": b"x" * 100_000}, {"data": b"[" * 60_000}, {"json": []}):
-            async with session.post(f"{served.url}/batches", **sent) as answer:  # type: ignore[arg-type]
+        for sent in (b"x" * 100_000, b"[" * 60_000, b"[]"):
+            async with session.post(f"{served.url}/batches", data=sent) as answer:
                 assert answer.status in (400, 413)
                 assert set(await answer.json()) == {"error"}
         async with session.post(f"{served.url}/files", data=b"x") as answer:
