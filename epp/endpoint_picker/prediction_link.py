@@ -48,6 +48,8 @@ class _Answer:
 class PredictionLink:
     """A `latency.link.Link`: a channel for each prediction server. Make it in the event loop."""
 
+    answers_at_once = False
+
     def __init__(self, targets: Sequence[str]) -> None:
         self._channels = [Channel(each, backoff=_BACKOFF) for each in targets]
 

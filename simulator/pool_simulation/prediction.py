@@ -24,6 +24,7 @@ class OraclePredictor:
     """Answers what each engine is going to do with the request, if nothing arrives after it."""
 
     servers = 1
+    answers_at_once = True
 
     def __init__(self, pool: Surroundings) -> None:
         self._pool = pool
@@ -80,6 +81,7 @@ class BundlePredictor:
     """Answers as a prediction server with this bundle does."""
 
     servers = 1
+    answers_at_once = True
 
     def __init__(self, model: ServingModel, learn: Callable[[SampleBatch], None] | None = None) -> None:
         """`learn` gets each batch of samples."""

@@ -189,6 +189,7 @@ class WaitingRoom:
     def _ended(self, decision: WaitingDecision, refusal: Refusal | None) -> Released:
         """End a wait that its plugin did not release, and call the hold's `forget`."""
         del self._by_hold[decision.hold]
+        decision.hold.prefix_chain = ()  # another configuration may cut the prompt otherwise
         self._forget(decision.hold)
         return Released(decision, refusal)
 

@@ -1,19 +1,21 @@
-"""The features of every endpoint, kept up to date, and the matrix of one request's candidates. Pure.
+"""The features of every endpoint, kept up to date, and the matrix of the candidates of some requests. Pure.
 
 What a scrape, a label or the ledger shows of an endpoint is the same for every request: it lies in one
-float32 matrix, a row for each row of the endpoint table, and the candidates of a request are one indexing
-away.
+float32 matrix, a row for each row of the endpoint table. All requests that are asked about in one call get
+their candidates from it by one indexing.
 """
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
-from endpoint_picker.datalayer.table import EndpointTable, Floats, Rows
+from endpoint_picker.datalayer.table import EndpointTable, Rows
+from endpoint_picker.latency.ticket import Ticket
 from endpoint_picker.request import InferenceRequest
 from latency_contract.matrix import Matrix, empty
 from latency_contract.schema import COLUMN, AdapterState, class_code, role_of
@@ -79,31 +81,59 @@ class Board:
         self._role_label, self.class_label = role_label, class_label
         self._version = -1
 
-    def matrix(
-        self, request: InferenceRequest, rows: Rows, matched: Floats | None, tenant: str, now: float
-    ) -> Matrix:
-        """Return the inputs of the candidates; `matched` is each one's part of the prompt that it holds.
+    def describe(self, ticket: Ticket, request: InferenceRequest, tenant: str) -> None:
+        """Write the request's own features into its ticket."""
+        size = len(request.prompt)
+        ticket.model = request.model
+        ticket.input_tokens = (size or request.body_bytes) // BYTES_PER_TOKEN
+        ticket.output_tokens = self.expected_output(request, tenant)
+
+    def matrix(self, tickets: Sequence[Ticket], now: float) -> Matrix:
+        """Return the inputs of all candidates of some tickets, one ticket after the other.
 
         The derived columns are not written.
         """
-        table = self._table
-        if table.scrapes != self._scrapes:
+        if self._table.scrapes != self._scrapes:
             self._copy()
+        first = tickets[0]
+        rows, many = first.rows, len(tickets)
+        if many == 1:
+            found = self._shown(rows, now)
+            found[:, _INPUT] = first.input_tokens
+            found[:, _OUTPUT] = first.output_tokens
+        else:
+            if all(each.rows is rows for each in tickets):  # all ready endpoints, as a rule
+                sizes: int | list[int] = rows.size
+                found = np.tile(self._shown(rows, now), (many, 1))
+            else:
+                sizes = [each.rows.size for each in tickets]
+                found = self._shown(np.concatenate([each.rows for each in tickets]), now)
+            found[:, _INPUT] = np.repeat([each.input_tokens for each in tickets], sizes)
+            found[:, _OUTPUT] = np.repeat([each.output_tokens for each in tickets], sizes)
+        adapters = self._table.adapters
+        at = 0
+        for each in tickets:
+            end = at + each.rows.size
+            if each.matched is not None:
+                found[at:end, _PREFIX] = each.matched
+            if adapters.is_known(each.model):
+                found[at:end, _ADAPTER] = self._adapter_states(each.model, each.rows.tolist())
+            at = end
+        return found
+
+    def _shown(self, rows: Rows, now: float) -> Matrix:
+        """Return what holds of the rows for every request."""
+        table = self._table
         found: Matrix = self._values[rows]
         column = found.T
-        size = len(request.prompt)
-        column[_INPUT] = max(size, request.body_bytes if not size else 0) // BYTES_PER_TOKEN
-        column[_OUTPUT] = self.expected_output(request, tenant)
-        column[_PREFIX] = 0.0 if matched is None else matched
         column[_AGE] = now - table.scraped_at[rows]
         column[_INFLIGHT] = table.inflight_requests[rows]
         column[_UNSEEN] = table.unseen[rows]
         column[_RATE] *= np.exp((self._rate_at[rows] - now) / RATE_S)
-        listed = rows.tolist()
         awaiting, progress = table.awaiting, table.progress_at
+        listed = rows.tolist()
         column[_AWAITING] = [awaiting[row] for row in listed]
         column[_QUIET] = [now - progress[row] if awaiting[row] else 0.0 for row in listed]
-        column[_ADAPTER] = self._adapter_states(request.model, listed)
         return found
 
     def expected_output(self, request: InferenceRequest, tenant: str) -> float:
@@ -179,10 +209,8 @@ class Board:
             column[_ROLE][row] = role_of(labels.get(self._role_label) if self._role_label else None)
             column[_CLASS][row] = class_code(labels.get(self.class_label) if self.class_label else None)
 
-    def _adapter_states(self, model: str, rows: list[int]) -> int | list[int]:
+    def _adapter_states(self, model: str, rows: list[int]) -> list[int]:
         adapters = self._table.adapters
-        if not adapters.is_known(model):
-            return int(AdapterState.NONE)
         running, resident = adapters.running(model), adapters.resident(model)
         slots, held, idle = adapters.slots, adapters.held, adapters.idle_since
         states = []
@@ -203,8 +231,9 @@ class Board:
         if row >= len(self._answers):
             return
         self._values[row] = empty(1)[0]
-        for column in (_PREFILL, _DECODE, _RATE):
+        for column in (_PREFIX, _PREFILL, _DECODE, _RATE):
             self._values[row, column] = 0.0
+        self._values[row, _ADAPTER] = AdapterState.NONE
         self._answers[row] = 0
         self._rate_at[row] = 0.0
 

@@ -1,8 +1,9 @@
 """The picker's side of prediction: which requests are predicted, in which calls, and when they go on without.
 
-Calls are coalesced. While no call is open a request is sent at once; while one is, requests wait for its end
-or for `WINDOW_S`, whichever is first, and go out together. A call goes to the server with the fewest rows
-outstanding. The clock is passed in; a `Link` carries the calls. Pure.
+Calls are coalesced. While no call is open, requests go out with the next `advance`, in the event loop's next
+turn; while one is, they wait for its end or for `WINDOW_S`, whichever is first. All that wait go together. A
+call goes to the server with the fewest rows outstanding. The clock is passed in; a `Link` carries the calls.
+Pure.
 """
 
 from collections import deque
@@ -12,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from endpoint_picker.datalayer.table import EndpointTable, Rows
+from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.latency.accuracy import Accuracy
 from endpoint_picker.latency.asked import Asked
 from endpoint_picker.latency.board import Board
@@ -28,7 +29,7 @@ from endpoint_picker.latency.ticket import Ticket
 from endpoint_picker.request import InferenceRequest
 from latency_contract.errors import ContractError
 from latency_contract.matrix import Matrix, derive
-from latency_contract.prediction_wire import MAX_ROWS, decode_answer, encode_request
+from latency_contract.prediction_wire import MAX_ROWS, Prediction, decode_answer, encode_request
 from latency_contract.schema import Target
 from latency_contract.states import Policy, State
 
@@ -169,38 +170,47 @@ class Desk:
     # Questions.
 
     def ask(self, ticket: Ticket, now: float) -> None:
-        """Ask about a ticket's rows, at once or with others; `advance` returns it when it is over.
+        """Ask about a ticket's rows together with others; `advance` returns it when it is over.
 
-        A link that answers within the call makes the ticket over before this returns.
+        The caller has `advance` called in the next turn of the event loop, as the router does for a hold. A
+        link that answers within the call makes the ticket over before this returns.
         """
-        if len(ticket.matrix) > MAX_ROWS:
+        rows = ticket.rows.size
+        if rows > MAX_ROWS:
             self._over(ticket, Reason.NO_ROOM)
             return
+        if self._pending_rows + rows > MAX_ROWS:
+            self._dispatch(now)
         self._pending.append(ticket)
-        self._pending_rows += len(ticket.matrix)
-        if not self._servers.calls or self._pending_rows >= MAX_ROWS // 2:
+        self._pending_rows += rows
+        if self.link is not None and self.link.answers_at_once:
             self._dispatch(now)
         elif self._window_due is None:
-            self._window_due = now + WINDOW_S
+            self._window_due = now + WINDOW_S if self._servers.calls else now
 
     def wait_for(self, ticket: Ticket) -> None:
         """Note that a decision waits for a ticket, which is not over."""
         self._waiting.append(ticket)
 
-    def ask_aside(self, matrix: Matrix, rows: Rows, now: float) -> Ticket | None:
-        """Ask about rows that no decision waits for, for the samples and to learn the servers' state."""
+    def ask_aside(self, ticket: Ticket, now: float) -> bool:
+        """Ask about a ticket that no decision waits for, for its sample and to learn the servers' state.
+
+        Its matrix is there. Return whether it is asked about.
+        """
         if self.link is None or self._idle >= MAX_IDLE:
-            return None
+            return False
         answers = self.state is not State.WARMING and self._servers.some_answer()
         if not answers:
             if now - self._probed_at < PROBE_S or self._servers.calls:
-                return None
+                return False
             self._probed_at = now
-        ticket = Ticket(rows, matrix, now, now + self.settings.budget_s)
         self._idle += 1
         ticket.policy = Policy.HEURISTIC
+        gathers = self._window_due is None
         self.ask(ticket, now)
-        return ticket
+        if gathers and not ticket.is_over:
+            self.wake()
+        return True
 
     def advance(self, now: float) -> tuple[list[Ticket], float | None]:
         """Return the tickets that are over and waited for, and when to call again."""
@@ -244,13 +254,7 @@ class Desk:
                 self._end(each, Reason.UNREACHABLE)
             self.wake()
             return
-        matrix = tickets[0].matrix if len(tickets) == 1 else np.concatenate([each.matrix for each in tickets])
-        derive(matrix)
-        if len(tickets) > 1:
-            at = 0
-            for each in tickets:
-                each.matrix = matrix[at : at + len(each.matrix)]
-                at += len(each.matrix)
+        matrix = derive(self._matrix(tickets, now))
         settings = self.settings
         targets = (Target.TTFT, Target.TPOT) if settings.streaming else (Target.E2E,)
         message = encode_request(matrix, targets, (0.5, settings.quantile))
@@ -262,6 +266,21 @@ class Desk:
             self._answered(tickets, server, rows, now, answer)
 
         self.link.send(server, message, settings.budget_s, answered)
+
+    def _matrix(self, tickets: list[Ticket], now: float) -> Matrix:
+        """Return the inputs of all tickets in their order; those asked aside have theirs already."""
+        fresh = [each for each in tickets if each.matrix is None]
+        parts = [each.matrix for each in tickets if each.matrix is not None]
+        if fresh:
+            parts.append(self.board.matrix(fresh, now))
+            tickets.sort(key=lambda each: each.matrix is None)
+        matrix = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        at = 0
+        for each in tickets:
+            end = at + each.rows.size
+            each.matrix = matrix[at:end]
+            at = end
+        return matrix
 
     def _answered(
         self, tickets: list[Ticket], server: int, rows: int, sent_at: float, answer: bytes | None
@@ -283,26 +302,41 @@ class Desk:
                 self.state, self.version = read.state, read.version
             self.calls += 1
             self.took_s += now - sent_at
-            at = 0
-            for each in tickets:
-                end = at + len(each.matrix)
-                each.seconds, each.version = read.seconds[:, :, at:end], read.version
-                each.took_s = now - each.asked_at
-                reason = Reason.PREDICTED
-                if not read.state.routes:
-                    reason = Reason.DEGRADED if read.state is State.DEGRADED else Reason.WARMING
-                elif read.untrusted[at:end].any():
-                    reason = Reason.DEGRADED
-                elif np.isnan(each.seconds[0, 0]).all():
-                    reason = Reason.WARMING
-                self._end(each, reason)
-                at = end
+            self._deal(tickets, read, now)
         if self._pending:
             self._dispatch(now)
         if self._released:
             self.wake()
 
+    def _deal(self, tickets: list[Ticket], read: Prediction, now: float) -> None:
+        """Give each ticket its part of an answer."""
+        reason = Reason.PREDICTED
+        if not read.state.routes:
+            reason = Reason.DEGRADED if read.state is State.DEGRADED else Reason.WARMING
+        seconds = read.seconds.astype(np.float64)
+        untrusted, complete = read.untrusted.any(), not np.isnan(seconds).any()
+        at = 0
+        for each in tickets:
+            end = at + each.rows.size
+            mine = each.seconds = seconds[:, :, at:end]
+            each.version = read.version
+            each.is_complete = complete
+            each.took_s = now - each.asked_at
+            if reason:
+                self._end(each, reason)
+            elif untrusted and read.untrusted[at:end].any():
+                self._end(each, Reason.DEGRADED)
+            elif not complete and np.isnan(mine[0, 0]).all():
+                self._end(each, Reason.WARMING)
+            else:
+                self._end(each, reason)
+            at = end
+
     def _end(self, ticket: Ticket, reason: Reason) -> None:
         if ticket.policy is Policy.HEURISTIC:
             self._idle -= 1
+            # Its request may run for long, and must not keep the rows of all others in memory.
+            if ticket.matrix is not None:
+                ticket.matrix = ticket.matrix.copy()
+            ticket.seconds = ticket.seconds.copy()
         self._over(ticket, reason)

@@ -15,6 +15,11 @@ class Link(Protocol):
         """Return how many there are."""
         ...
 
+    @property
+    def answers_at_once(self) -> bool:
+        """Return whether `send` calls `answered`; then requests do not gather."""
+        ...
+
     def send(self, server: int, message: bytes, timeout_s: float, answered: Answered) -> None:
-        """Send a request of `latency_contract.prediction_wire`; `answered` may be called at once."""
+        """Send a request of `latency_contract.prediction_wire`."""
         ...

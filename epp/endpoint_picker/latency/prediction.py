@@ -24,7 +24,8 @@ class Prediction:
     __slots__ = (
         "first",
         "first_bound",
-        "first_headroom",
+        "headroom",
+        "is_complete",
         "marks",
         "objectives",
         "policy",
@@ -33,7 +34,6 @@ class Prediction:
         "ticket",
         "tpot",
         "tpot_bound",
-        "tpot_headroom",
     )
 
     def __init__(
@@ -69,38 +69,56 @@ class Prediction:
         self.marks = NO_MARKS
         self.ticket: Ticket | None = None
         """What was asked for it, also when no answer was used."""
+        self.is_complete = False
+        """No value is NaN, as far as is known."""
         self.first, self.first_bound = first, first_bound
         self.tpot = _NO_FLOATS if tpot is None else tpot
         self.tpot_bound = _NO_FLOATS if tpot_bound is None else tpot_bound
-        self.first_headroom: Floats
-        self.tpot_headroom: Floats
-        if objectives.ttft_s:
-            self.first_headroom = objectives.ttft_s - queued_s - first_bound
-        elif objectives.tpot_s and tpot is not None:
-            self.first_headroom = np.where(np.isnan(first), first, 0.0)
-        else:
-            self.first_headroom = -first
+        self.headroom: Floats = np.empty((2, rows.size))
+        """To the objectives of the first token and of TPOT; below 0 is a miss."""
+        self.headroom[0] = (
+            objectives.ttft_s - queued_s - first_bound
+            if objectives.ttft_s
+            else _unjudged(first)
+            if objectives.tpot_s and tpot is not None
+            else -first
+        )
         if tpot is None or tpot_bound is None:
-            self.tpot_headroom = np.zeros(rows.size)
+            self.headroom[1] = 0.0
         elif objectives.tpot_s:
             limit: float | Floats = objectives.tpot_s * buffer
             if tpot_limits is not None:
                 limit = np.minimum(limit, tpot_limits * buffer)
-            self.tpot_headroom = limit - tpot_bound
-        elif objectives.ttft_s:
-            self.tpot_headroom = np.where(np.isnan(tpot), tpot, 0.0)
+            self.headroom[1] = limit - tpot_bound
         else:
-            self.tpot_headroom = -tpot
+            self.headroom[1] = _unjudged(tpot) if objectives.ttft_s else -tpot
+
+    @property
+    def first_headroom(self) -> Floats:
+        """Return the headroom to the objective of the first token."""
+        found: Floats = self.headroom[0]
+        return found
+
+    @property
+    def tpot_headroom(self) -> Floats:
+        """Return the headroom to the objective of TPOT."""
+        found: Floats = self.headroom[1]
+        return found
 
     def of(self, values: Floats, rows: Rows) -> Floats:
-        """Return the values of these rows, NaN for a row that nothing was predicted for."""
+        """Return the values of these rows, in the last dimension; NaN where nothing was predicted."""
         mine = self.rows
         if rows is mine or (rows.size == mine.size and bool((rows == mine).all())):
             return values
         if not mine.size:
-            return np.full(rows.size, np.nan)
+            return np.full((*values.shape[:-1], rows.size), np.nan)
         at = np.minimum(np.searchsorted(mine, rows), mine.size - 1)
-        return np.where(mine[at] == rows, values[at], np.nan)
+        return np.where(mine[at] == rows, values[..., at], np.nan)
+
+
+def _unjudged(seconds: Floats) -> Floats:
+    """Return headroom 0 for what has no objective, NaN where nothing is predicted."""
+    return np.where(np.isnan(seconds), seconds, 0.0)
 
 
 def unpredicted(reason: Reason, marks: Marks = NO_MARKS) -> Prediction:
@@ -124,10 +142,10 @@ def prediction_of(ticket: Ticket, *, streaming: bool, buffer: float) -> Predicti
     if ticket.reason:
         made = unpredicted(ticket.reason, ticket.marks)
     else:
-        seconds = ticket.seconds.astype(np.float64)
+        seconds = ticket.seconds
         tpot: Floats | None = None
         tpot_bound: Floats | None = None
-        if streaming and not np.isnan(seconds[1]).all():
+        if streaming and (ticket.is_complete or not np.isnan(seconds[1]).all()):
             tpot, tpot_bound = seconds[1, 0], seconds[1, -1]
         made = Prediction(
             ticket.rows,
@@ -142,5 +160,6 @@ def prediction_of(ticket: Ticket, *, streaming: bool, buffer: float) -> Predicti
         )
         made.policy = ticket.policy
         made.marks = ticket.marks
+        made.is_complete = ticket.is_complete
     made.ticket = ticket
     return made

@@ -1,10 +1,10 @@
 """What the trainer learns from: one row for each picked request that ended. Pure."""
 
+import struct
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from latency_contract.matrix import derive
 from latency_contract.sample_wire import MAX_VERSIONS, NO_VERSION, SampleBatch
@@ -17,23 +17,20 @@ MAX_SAMPLES: Final = 16_384
 MAX_BATCH: Final = 8_192
 
 _T: Final = len(TARGETS)
+_SAMPLE: Final = np.dtype(
+    [
+        ("time_s", "<f8"),
+        ("policy", "u1"),
+        ("ended", "u1"),
+        ("actual", "<f4", (_T,)),
+        ("predicted", "<f4", (2, _T)),
+        ("row", "<f4", (WIDTH,)),
+    ]
+)
+_HEAD: Final = struct.Struct(f"<dBB{3 * _T}f")
 
 Values = tuple[float, ...]
 """One for each target, seconds; NaN is not known."""
-
-
-class Sample(NamedTuple):
-    """A request that ended."""
-
-    time_s: float
-    policy: Policy
-    ended: Ended
-    version: str
-    actual: Values
-    predicted: tuple[Values, Values]
-    """Medians and upper bounds."""
-    row: NDArray[np.float32]
-    """float32[WIDTH]; the derived columns are written when it is taken."""
 
 
 class Samples:
@@ -42,7 +39,8 @@ class Samples:
     __slots__ = ("_waiting", "added", "dropped", "lost", "sent")
 
     def __init__(self) -> None:
-        self._waiting: deque[Sample] = deque()
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        """(bundle, packed sample)."""
         self.added = 0
         self.dropped = 0
         """For want of room."""
@@ -53,37 +51,55 @@ class Samples:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, sample: Sample) -> None:
-        """Queue a sample, or count it as dropped."""
+    def add(
+        self,
+        time_s: float,
+        policy: Policy,
+        ended: Ended,
+        version: str,
+        actual: Values,
+        predicted: tuple[Values, Values],
+        row: bytes,
+    ) -> None:
+        """Queue the sample of a request that ended, or count it as dropped.
+
+        `predicted` are the medians and the upper bounds of the bundle `version`, `row` the features as
+        float32[WIDTH]; the derived ones are written when the sample is taken.
+        """
         if len(self._waiting) >= MAX_SAMPLES:
             self.dropped += 1
             return
         self.added += 1
-        self._waiting.append(sample)
+        medians, bounds = predicted
+        self._waiting.append((version, _HEAD.pack(time_s, policy, ended, *actual, *medians, *bounds) + row))
 
     def take(self) -> SampleBatch | None:
         """Return the oldest samples as one batch; None when there are none."""
-        versions: dict[str, int] = {}
-        taken: list[Sample] = []
+        versions: dict[str, int] = {"": NO_VERSION}
+        indices: list[int] = []
+        taken: list[bytes] = []
         waiting = self._waiting
         while waiting and len(taken) < MAX_BATCH:
-            version = waiting[0].version
-            if version and version not in versions:
-                if len(versions) >= MAX_VERSIONS:
+            version, packed = waiting[0]
+            index = versions.get(version)
+            if index is None:
+                index = len(versions) - 1
+                if index >= MAX_VERSIONS:
                     break
-                versions[version] = len(versions)
-            taken.append(waiting.popleft())
+                versions[version] = index
+            indices.append(index)
+            taken.append(packed)
+            waiting.popleft()
         if not taken:
             return None
-        matrix = np.array([each.row for each in taken], dtype=np.float32).reshape(-1, WIDTH)
-        predicted = np.array([each.predicted for each in taken], dtype=np.float32)
+        found = np.frombuffer(b"".join(taken), _SAMPLE)
         return SampleBatch(
-            versions=tuple(versions),
-            time_s=np.array([each.time_s for each in taken]),
-            policy=np.array([each.policy for each in taken], dtype=np.uint8),
-            ended=np.array([each.ended for each in taken], dtype=np.uint8),
-            version=np.array([versions.get(each.version, NO_VERSION) for each in taken], dtype=np.uint8),
-            actual=np.array([each.actual for each in taken], dtype=np.float32).reshape(-1, _T),
-            predicted=np.ascontiguousarray(predicted.reshape(-1, 2, _T).transpose(0, 2, 1)),
-            matrix=derive(matrix),
+            versions=tuple(versions)[1:],
+            time_s=np.ascontiguousarray(found["time_s"]),
+            policy=np.ascontiguousarray(found["policy"]),
+            ended=np.ascontiguousarray(found["ended"]),
+            version=np.array(indices, dtype=np.uint8),
+            actual=np.ascontiguousarray(found["actual"]),
+            predicted=np.ascontiguousarray(found["predicted"].transpose(0, 2, 1)),
+            matrix=derive(np.ascontiguousarray(found["row"])),
         )

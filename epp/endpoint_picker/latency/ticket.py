@@ -12,20 +12,25 @@ from latency_contract.matrix import Matrix
 from latency_contract.states import Policy
 
 #: No answer yet.
-_NO_SECONDS: Final[NDArray[np.float32]] = np.zeros((0, 0, 0), dtype=np.float32)
+_NO_SECONDS: Final[NDArray[np.float64]] = np.zeros((0, 0, 0))
 
 
 class Ticket:
-    """A matrix of candidates that is asked about. The answer comes once, or the budget ends first."""
+    """Candidates that are asked about. The answer comes once, or the budget ends first."""
 
     __slots__ = (
         "asked_at",
         "due",
         "hold",
+        "input_tokens",
+        "is_complete",
         "is_over",
         "limits",
         "marks",
+        "matched",
         "matrix",
+        "model",
+        "output_tokens",
         "policy",
         "previous",
         "profile",
@@ -37,13 +42,21 @@ class Ticket:
         "version",
     )
 
-    def __init__(self, rows: Rows, matrix: Matrix, asked_at: float, due: float) -> None:
+    def __init__(self, rows: Rows, asked_at: float, due: float) -> None:
         self.rows = rows
-        self.matrix = matrix
-        """float32[rows, WIDTH]; the derived columns are written when it is sent."""
         self.asked_at = asked_at
         self.due = due
         """When the decision stops waiting."""
+        # The request's features.
+        self.model = ""
+        self.input_tokens = 0
+        self.output_tokens = 0.0
+        """Expected; NaN is unknown."""
+        self.matched: Floats | None = None
+        """Each row's part of the prompt that it is believed to hold; None: not known."""
+        self.matrix: Matrix | None = None
+        """float32[rows, WIDTH]; None until the question is sent."""
+        # The decision.
         self.hold: Any = None
         """The hold of the decision that waits; None: none does."""
         self.profile = ""
@@ -54,11 +67,14 @@ class Ticket:
         self.queued_s = 0.0
         self.limits: Floats | None = None
         """Strictest TPOT objective of what runs on each row."""
+        # The answer.
         self.is_over = False
         """The decision goes on: by the answer or without."""
         self.reason = Reason.PREDICTED
-        self.seconds = _NO_SECONDS
-        """float32[targets, quantiles, rows]; empty until the answer."""
+        self.seconds: Floats = _NO_SECONDS
+        """[targets, quantiles, rows]; empty until the answer."""
+        self.is_complete = False
+        """No second is NaN."""
         self.version = ""
         self.took_s = 0.0
 

@@ -69,8 +69,9 @@ class Candidates:
         """Full blocks of the prompt."""
         self.block_tokens = 0
         """Tokens in a block; 0 when nothing was matched."""
-        self.prefix_chain: Sequence[int] = ()
-        """Hashes of the prompt's blocks; not empty before that when an earlier profile has made them."""
+        self.prefix_chain: Sequence[int] = () if held is None else held.prefix_chain
+        """Hashes of the prompt's blocks; not empty before that when an earlier profile has made them, or the
+        decision before a wait."""
 
         self.prefix_source = ""
         """Which index the matches come from, and why not from a better one; "" for the only one."""

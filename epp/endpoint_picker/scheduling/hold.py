@@ -1,6 +1,6 @@
 """The value that a plugin returns to make a decision wait."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from endpoint_picker.decision import Refusal
@@ -12,7 +12,7 @@ class Hold:
     It ends in exactly one way: the owner's `advance` returns it, or its `forget` is called.
     """
 
-    __slots__ = ("deadline", "forget", "note", "refusal")
+    __slots__ = ("deadline", "forget", "note", "prefix_chain", "refusal")
 
     def __init__(
         self, *, deadline: float, refusal: Refusal | None, forget: Callable[["Hold"], None], note: Any = None
@@ -29,3 +29,5 @@ class Hold:
         """Called with the hold when the wait ends without the owner's release; the owner drops the hold."""
         self.note = note
         """Any value of the owner's, which reads it from `Candidates.held` when the decision is made anew."""
+        self.prefix_chain: Sequence[int] = ()
+        """Hashes of the prompt's blocks, if they were made, for the decision that is made anew."""

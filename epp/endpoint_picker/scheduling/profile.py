@@ -69,6 +69,7 @@ class Profile:
         for produce in self.producers:
             hold = produce(request, candidates, table)
             if hold is not None:
+                hold.prefix_chain = candidates.prefix_chain
                 return hold
         for narrow in self.late_filters:
             candidates.narrow(narrow(request, candidates, table))

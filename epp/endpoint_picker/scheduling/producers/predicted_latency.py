@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -130,15 +129,16 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
         self._desk.give_up(hold.note, Reason.NO_ROOM)
 
     def _ticket(self, request: InferenceRequest, candidates: Candidates, marks: Marks, now: float) -> Ticket:
-        rows = candidates.rows
-        matrix = self._desk.board.matrix(request, rows, matched_part(candidates), marks.tenant, now)
-        ticket = Ticket(rows, matrix, now, now + self._desk.settings.budget_s)
+        desk, rows = self._desk, candidates.rows
+        ticket = Ticket(rows, now, now + desk.settings.budget_s)
+        desk.board.describe(ticket, request, marks.tenant)
+        ticket.matched = matched_part(candidates)
         ticket.profile = candidates.profile
         ticket.marks = marks
         if request.arrived_at:
             ticket.queued_s = max(0.0, now - request.arrived_at)
         if marks.objectives.tpot_s:
-            ticket.limits = self._desk.limits.of(rows)
+            ticket.limits = desk.limits.of(rows)
         return ticket
 
     def _write(self, candidates: Candidates, ticket: Ticket) -> None:
@@ -150,28 +150,36 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
 
     @override
     def decided(self, request: InferenceRequest, candidates: Candidates, reservation: Reservation) -> None:
-        """Keep the features of the endpoint that was picked, as they are now."""
+        """Keep the features of the endpoint that was picked, as they were asked about or as they are now."""
         desk = self._desk
         now = desk.clock()
-        row, prediction = reservation.row, candidates.prediction
-        asked = None if prediction is None else prediction.ticket
-        marks = marks_of(request.headers) if prediction is None else prediction.marks
-        ticket, at = (None, -1) if asked is None or asked.reason else (asked, asked.position(row))
-        if ticket is None or at < 0:
-            rows = np.array([row], dtype=np.intp)
-            matched = matched_part(candidates)
-            if matched is not None:
-                matched = matched[candidates.order[:1]]
-            matrix = desk.board.matrix(request, rows, matched, marks.tenant, now)
-            ticket, at = desk.ask_aside(matrix, rows, now) or Ticket(rows, matrix, now, now), 0
-        opened = Open(ticket, at, reservation, request, marks, now)
+        prediction = candidates.prediction
+        ticket, at = _asked_about(candidates, reservation.row)
+        if ticket is None:
+            ticket, at = self._aside(request, candidates, now), 0
+        opened = Open(ticket, at, reservation, now, streaming=desk.settings.streaming)
+        marks = ticket.marks
         if prediction is not None:
             opened.arm_of(prediction)
         self._open[reservation] = opened
         desk.counts[Reason.NOT_ASKED if prediction is None else prediction.reason] += 1
-        desk.board.sent(row, reservation.tokens, now)
+        desk.board.sent(reservation.row, reservation.tokens, now)
         if marks.objectives.tpot_s:
-            desk.limits.add(row, reservation, marks.objectives.tpot_s)
+            desk.limits.add(reservation.row, reservation, marks.objectives.tpot_s)
+
+    def _aside(self, request: InferenceRequest, candidates: Candidates, now: float) -> Ticket:
+        """Return a ticket of the picked endpoint alone, and ask about it if that is worth it."""
+        desk, best, prediction = self._desk, candidates.order[:1], candidates.prediction
+        marks = marks_of(request.headers) if prediction is None else prediction.marks
+        ticket = Ticket(candidates.rows[best], now, now + desk.settings.budget_s)
+        desk.board.describe(ticket, request, marks.tenant)
+        ticket.marks = marks
+        matched = matched_part(candidates)
+        if matched is not None:
+            ticket.matched = matched[best]
+        ticket.matrix = desk.board.matrix((ticket,), now)
+        desk.ask_aside(ticket, now)
+        return ticket
 
     @override
     def first_byte(self, decision: Decision, record: Record) -> None:
@@ -204,6 +212,16 @@ class PredictedLatencyProducer(Producer, MayWait, Follower):
             opened = self._open.get(reservation)
             if opened is not None:
                 yield opened
+
+
+def _asked_about(candidates: Candidates, row: int) -> tuple[Ticket | None, int]:
+    """Return the ticket that was sent about this endpoint, answered or not, and its position there."""
+    prediction = candidates.prediction
+    ticket = None if prediction is None else prediction.ticket
+    if ticket is None or ticket.matrix is None:
+        return None, -1
+    at = candidates.order.item(0) if candidates.rows is ticket.rows else ticket.position(row)
+    return (ticket, at) if at >= 0 else (None, -1)
 
 
 def ticket_of(held: Hold | None) -> Ticket | None:

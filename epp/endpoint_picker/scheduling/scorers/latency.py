@@ -15,6 +15,8 @@ from endpoint_picker.scheduling.plugin import PluginParams, Scorer
 #: A range of headrooms up to this, in seconds, counts as equal headrooms.
 EQUAL_S: Final = 1e-12
 
+_Mask = NDArray[np.bool_]
+
 
 class LatencyParams(PluginParams):
     """Parameters of latency-scorer."""
@@ -49,6 +51,7 @@ class LatencyScorer(Scorer):
     type_name = "latency-scorer"
     params_type = LatencyParams
     consumes = frozenset({LATENCY_PREDICTION, PREFIX_MATCH})
+    bounded = True
 
     def __init__(self, params: LatencyParams) -> None:
         total = params.ttft_weight + params.tpot_weight
@@ -66,51 +69,61 @@ class LatencyScorer(Scorer):
         if prediction is None or prediction.reason:
             return self._composite(candidates, table)
         rows = candidates.rows
-        first = prediction.of(prediction.first_headroom, rows)
-        tpot = prediction.of(prediction.tpot_headroom, rows)
-        known = ~np.isnan(first + tpot)
-        if not known.any():
-            return self._composite(candidates, table)
+        headroom = prediction.of(prediction.headroom, rows)
+        missed = headroom < 0.0
+        if prediction.is_complete and rows is prediction.rows:
+            known: _Mask | None = None
+        else:
+            known = ~np.logical_or.reduce(np.isnan(headroom))
+            if not known.any():
+                return self._composite(candidates, table)
         if not prediction.objectives.any:  # every endpoint misses by its whole prediction
-            scored = known & (table.inflight_requests[rows] == 0)
-            return self._scores_of(scored if scored.any() else known, first, tpot, most=False)
-        late, slow = first < 0.0, tpot < 0.0
-        scored = known & ~(late | slow)
+            idle = _both(table.inflight_requests[rows] == 0, known)
+            return self._scores_of(idle if idle.any() else known, headroom, most=False)
+        late, slow = missed
+        scored = _both(~(late | slow), known)
         most = self._most
         if not scored.any():
             most = False
-            scored = known & (table.inflight_requests[rows] == 0)
+            scored = _both(table.inflight_requests[rows] == 0, known)
             if not scored.any():
-                scored = _first_of(known & slow & ~late, known & late & ~slow, known)
+                groups = (_both(slow & ~late, known), _both(late & ~slow, known), _both(late & slow, known))
+                scored = next(each for each in groups if each.any())
             # What an endpoint meets does not count: else the least headroom of the met objective would win.
-            first, tpot = np.minimum(first, 0.0), np.minimum(tpot, 0.0)
-        return self._scores_of(scored, first, tpot, most=most)
+            headroom = np.minimum(headroom, 0.0)
+        return self._scores_of(scored, headroom, most=most)
 
-    def _scores_of(self, scored: NDArray[np.bool_], first: Floats, tpot: Floats, *, most: bool) -> Floats:
-        """Return the scores of these endpoints, 0 for the others."""
-        if scored.all():
-            return self._scaled(np.abs(first), np.abs(tpot), most=most)
+    def _scores_of(self, scored: _Mask | None, headroom: Floats, *, most: bool) -> Floats:
+        """Return the scores of these endpoints, 0 for the others; None: of all."""
+        if scored is None or scored.all():
+            return self._scaled(np.abs(headroom), most=most)
         scores = np.zeros(scored.size)
-        scores[scored] = self._scaled(np.abs(first[scored]), np.abs(tpot[scored]), most=most)
+        scores[scored] = self._scaled(np.abs(headroom[:, scored]), most=most)
         return scores
 
-    def _scaled(self, first: Floats, tpot: Floats, *, most: bool) -> Floats:
-        """Return the scores of the endpoints with these distances to the objectives."""
-        first_low, tpot_low = first.min(), tpot.min()
-        first_range, tpot_range = first.max() - first_low, tpot.max() - tpot_low
+    def _scaled(self, distance: Floats, *, most: bool) -> Floats:
+        """Return the scores of the endpoints with these distances to the objectives: [2, endpoints]."""
+        low = np.minimum.reduce(distance, axis=1)
+        first_range, tpot_range = (np.maximum.reduce(distance, axis=1) - low).tolist()
+        distance -= low[:, np.newaxis]
+        part: Floats
         if first_range <= EQUAL_S and tpot_range <= EQUAL_S:
-            part: Floats = np.full(first.size, 0.5)
+            part = np.full(distance.shape[1], 0.5)
         elif first_range <= EQUAL_S:
-            part = (tpot - tpot_low) / tpot_range
+            part = distance[1] / tpot_range
         elif tpot_range <= EQUAL_S:
-            part = (first - first_low) / first_range
+            part = distance[0] / first_range
         else:
-            part = self._ttft * (first - first_low) / first_range
-            part += self._tpot * (tpot - tpot_low) / tpot_range
+            part = distance[0] * (self._ttft / first_range)
+            part += distance[1] * (self._tpot / tpot_range)
         if not most:
             part = 1.0 - part
-        # 1e-9: 0.29 * 100 is 28.999999999999996.
-        return np.minimum((np.floor(100.0 * part + 1e-9) + 1.0) / 100.0, 1.0)
+        part *= 100.0
+        part += 1e-9  # 0.29 * 100 is 28.999999999999996
+        np.floor(part, out=part)
+        part += 1.0
+        part /= 100.0
+        return np.minimum(part, 1.0)
 
     def _composite(self, candidates: Candidates, table: EndpointTable) -> Floats:
         rows = candidates.rows
@@ -125,5 +138,5 @@ class LatencyScorer(Scorer):
         return np.clip(np.round(total, 2), 0.0, 1.0)
 
 
-def _first_of(*groups: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return next(group for group in groups if group.any())
+def _both(mask: _Mask, known: _Mask | None) -> _Mask:
+    return mask if known is None else mask & known

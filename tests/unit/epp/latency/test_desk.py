@@ -17,6 +17,8 @@ from latency_contract.prediction_wire import Prediction, decode_request, encode_
 from latency_contract.states import Policy, State
 
 BUDGET_S = 0.1
+#: Of the endpoint table.
+ROWS = 16
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Call:
 @dataclass
 class Link:
     servers: int = 1
+    answers_at_once: bool = False
     calls: list[Call] = field(default_factory=list)
 
     def send(
@@ -63,14 +66,28 @@ class Stage:
 
         self.desk.wake = wake
 
-    def ask(self, tokens: float = 1.0, rows: int = 2) -> Ticket:
-        matrix = build({"input_tokens": tokens, "waiting_requests": 0.0}, rows)
-        ticket = Ticket(np.arange(rows), matrix, self.now, self.now + BUDGET_S)
+    def gather(self, tokens: int = 1, rows: int = 2) -> Ticket:
+        """Ask; the question goes out with the next `advance`, or later."""
+        ticket = Ticket(np.arange(rows) % ROWS, self.now, self.now + BUDGET_S)
+        ticket.input_tokens = tokens
         ticket.hold = object()
         self.desk.ask(ticket, self.now)
         if not ticket.is_over:
             self.desk.wait_for(ticket)
         return ticket
+
+    def ask(self, tokens: int = 1, rows: int = 2) -> Ticket:
+        """Ask in a turn of the event loop of its own."""
+        ticket = self.gather(tokens, rows)
+        self.desk.advance(self.now)
+        return ticket
+
+    def ask_aside(self) -> bool:
+        ticket = Ticket(np.arange(1), self.now, self.now + BUDGET_S)
+        ticket.matrix = build({"input_tokens": 1.0}, 1)
+        asked = self.desk.ask_aside(ticket, self.now)
+        self.desk.advance(self.now)
+        return asked
 
     def advance(self, seconds: float = 0.0) -> tuple[list[Ticket], float | None]:
         self.now += seconds
@@ -82,7 +99,7 @@ class Stage:
 
 def test_a_lone_request_is_sent_at_once_and_released_with_its_answer() -> None:
     stage = Stage()
-    ticket = stage.ask(3.0)
+    ticket = stage.ask(3)
     (call,) = stage.link.calls
     assert (call.rows, call.timeout_s) == (2, BUDGET_S)
     assert stage.advance() == ([], stage.now + BUDGET_S)
@@ -94,10 +111,49 @@ def test_a_lone_request_is_sent_at_once_and_released_with_its_answer() -> None:
     assert stage.advance() == ([], None)
 
 
+def test_requests_of_one_turn_of_the_event_loop_go_together_at_once() -> None:
+    stage = Stage()
+    tickets = [stage.gather(tokens) for tokens in (1, 2, 3)]
+    assert not stage.link.calls
+    _, due = stage.advance()
+    (call,) = stage.link.calls
+    assert call.rows == 6
+    assert due == stage.now + BUDGET_S
+    call.answer()
+    assert stage.advance()[0] == tickets
+    assert [each.seconds[0, 0].tolist() for each in tickets] == [[1.0] * 2, [2.0] * 2, [3.0] * 2]
+
+
+def test_questions_beyond_the_largest_message_go_in_two_calls() -> None:
+    stage = Stage()
+    stage.gather(rows=10_000)
+    stage.gather(rows=10_000)
+    stage.advance()
+    assert [call.rows for call in stage.link.calls] == [10_000]
+    stage.advance(WINDOW_S)
+    assert [call.rows for call in stage.link.calls] == [10_000, 10_000]
+
+
+def test_a_question_that_no_decision_waits_for_gathers_with_the_others_and_keeps_its_own_row() -> None:
+    stage = Stage()
+    waiting = stage.gather(7)
+    aside = Ticket(np.arange(1), stage.now, stage.now + BUDGET_S)
+    aside.matrix = build({"input_tokens": 5.0}, 1)
+    assert stage.desk.ask_aside(aside, stage.now)
+    stage.advance()
+    (call,) = stage.link.calls
+    assert call.rows == 3
+    call.answer()
+    assert stage.advance()[0] == [waiting]
+    assert (waiting.seconds[0, 0].tolist(), aside.seconds[0, 0].tolist()) == ([7.0, 7.0], [5.0])
+    assert aside.matrix is not None
+    assert aside.matrix.base is None  # it does not keep the call's rows in memory
+
+
 def test_requests_that_come_while_a_call_is_open_go_together_after_the_window() -> None:
     stage = Stage()
     stage.ask()
-    second, third = stage.ask(2.0, rows=3), stage.ask(5.0, rows=1)
+    second, third = stage.ask(2, rows=3), stage.ask(5, rows=1)
     assert len(stage.link.calls) == 1
     assert stage.advance()[1] == pytest.approx(stage.now + WINDOW_S)
     stage.advance(WINDOW_S)
@@ -142,7 +198,7 @@ def test_a_server_without_a_model_is_asked_after_the_others_and_does_not_stop_pr
 
 def test_a_late_answer_costs_the_budget_and_still_gives_the_sample_its_prediction() -> None:
     stage = Stage()
-    ticket = stage.ask(4.0)
+    ticket = stage.ask(4)
     assert stage.advance(BUDGET_S)[0] == [ticket]
     assert ticket.reason is Reason.LATE
     stage.link.calls[0].answer()
@@ -166,13 +222,11 @@ def test_servers_that_fail_are_left_out_until_one_answers_a_question_that_nobody
         stage.ask()
         stage.link.calls[-1].answered(None)
     assert stage.route() == (Policy.HEURISTIC, Reason.UNREACHABLE)
-    matrix = build({"input_tokens": 1.0}, 1)
-    rows = np.array([0])
     sent = len(stage.link.calls)
     stage.now += 10.0
-    assert stage.desk.ask_aside(matrix, rows, stage.now) is not None
+    assert stage.ask_aside()
     # One probe at a time.
-    assert stage.desk.ask_aside(matrix, rows, stage.now) is None
+    assert not stage.ask_aside()
     assert len(stage.link.calls) == sent + 1
     assert stage.route()[1] is Reason.UNREACHABLE
     stage.link.calls[-1].answer()
@@ -252,9 +306,8 @@ def test_a_pool_larger_than_a_message_goes_without() -> None:
 def test_a_warming_predictor_is_asked_now_and_then() -> None:
     stage = Stage()
     stage.desk.state = State.WARMING
-    matrix, rows = build({"input_tokens": 1.0}, 1), np.array([0])
     for _ in range(100):
         stage.now += 0.01
-        if stage.desk.ask_aside(matrix, rows, stage.now) is not None:
+        if stage.ask_aside():
             stage.link.calls[-1].answer(State.WARMING)
     assert 4 <= len(stage.link.calls) <= 6

@@ -8,6 +8,7 @@ import pytest
 
 from endpoint_picker.datalayer.table import Endpoint
 from endpoint_picker.decision import Decision
+from endpoint_picker.latency.ticket import Ticket
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
@@ -35,6 +36,7 @@ class Link:
     """Answers at once: TTFT 1 s and TPOT 0.1 s on each endpoint, the bound twice that; None: it fails."""
 
     servers = 1
+    answers_at_once = True
 
     def __init__(self) -> None:
         self.state: State | None = State.TRAINED
@@ -104,9 +106,8 @@ class Stage:
 
     def features(self, row: int) -> dict[str, float]:
         """Return what the next question says of a row."""
-        matrix = self.router.pool.desk.board.matrix(
-            InferenceRequest(request_id="f", model="m"), np.array([row]), None, "", self.now
-        )
+        ticket = Ticket(np.array([row]), self.now, self.now)
+        matrix = self.router.pool.desk.board.matrix([ticket], self.now)
         return {name: float(matrix[0, at]) for name, at in COLUMN.items()}
 
 

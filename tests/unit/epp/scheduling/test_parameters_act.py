@@ -517,6 +517,7 @@ class Recording:
     """A prediction server that answers a second, and 20 ms a token, whatever it is asked."""
 
     servers = 1
+    answers_at_once = True
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
