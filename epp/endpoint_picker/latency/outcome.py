@@ -187,7 +187,8 @@ def _times(record: Record) -> Values:
     if record.streaming:
         ttft = record.first_byte_at - record.decided_at
         tokens = record.output_tokens
-        if tokens > 1 and record.last_token_at:
+        # An answer that came in one piece shows no time between its tokens.
+        if tokens > 1 and record.last_token_at > record.first_token_at:
             tpot = (record.last_token_at - record.first_token_at) / (tokens - 1)
     return ttft, tpot, end - record.decided_at
 

@@ -95,11 +95,11 @@ class Samples:
         found = np.frombuffer(b"".join(taken), _SAMPLE)
         return SampleBatch(
             versions=tuple(versions)[1:],
-            time_s=np.ascontiguousarray(found["time_s"]),
-            policy=np.ascontiguousarray(found["policy"]),
-            ended=np.ascontiguousarray(found["ended"]),
+            time_s=found["time_s"].copy(),
+            policy=found["policy"].copy(),
+            ended=found["ended"].copy(),
             version=np.array(indices, dtype=np.uint8),
-            actual=np.ascontiguousarray(found["actual"]),
-            predicted=np.ascontiguousarray(found["predicted"].transpose(0, 2, 1)),
-            matrix=derive(np.ascontiguousarray(found["row"])),
+            actual=found["actual"].copy(),
+            predicted=found["predicted"].transpose(0, 2, 1).copy(),
+            matrix=derive(found["row"].copy()),
         )

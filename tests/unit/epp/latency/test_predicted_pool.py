@@ -205,3 +205,12 @@ def test_the_strictest_objective_of_a_row_is_that_of_the_requests_that_still_run
     assert found.tolist() == [0.08]
     stage.router.ended(loose, stage.record(1.0))
     assert limits.of(rows) is None
+
+
+def test_an_answer_that_came_in_one_piece_has_no_tpot() -> None:
+    stage = Stage()
+    stage.router.ended(stage.decide(), stage.record(1.0, e2e_s=1.0))
+    batch = stage.router.pool.desk.samples.take()
+    assert batch is not None
+    assert batch.actual[0, [0, 2]].tolist() == [1.0, 1.0]
+    assert np.isnan(batch.actual[0, 1])
