@@ -71,6 +71,9 @@ static: setup
 metrics-page: setup ## Write docs/metrics.md from the table of the picker's metrics
 	@$(BIN)/python docs/metrics_page.py
 
+transcripts: setup ## Record the ext-proc exchanges in tests/unit/epp/extproc/transcripts anew, with the real Envoy
+	@PYTHONPATH=tests/support $(BIN)/python tests/support/record_transcripts.py
+
 plugin-page: setup ## Write docs/plugins.md from the plugin classes
 	@$(BIN)/python docs/plugin_page.py
 

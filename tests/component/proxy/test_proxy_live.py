@@ -142,6 +142,19 @@ async def test_a_frozen_picker_costs_what_is_in_flight_and_one_a_worker(
     await proxy.until_it_follows_the_picker()
 
 
+async def test_a_pool_that_fails_closed_waits_for_a_picker_that_is_slow(start_proxy: Start) -> None:
+    proxy = await start_proxy(False)
+
+    proxy.signal_picker(signal.SIGSTOP)
+    asks = []
+    for _ in range(4):
+        asks.append(asyncio.create_task(proxy.ask(body=b"{}")))
+        await asyncio.sleep(0.4)  # beyond every time-out of a pool that fails open
+    proxy.signal_picker(signal.SIGCONT)
+
+    assert [status for status, *_ in await asyncio.gather(*asks)] == [200] * 4
+
+
 async def test_without_a_picker_a_pool_that_fails_closed_answers_503(start_proxy: Start) -> None:
     proxy = await start_proxy(False)
 

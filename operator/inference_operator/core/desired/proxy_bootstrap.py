@@ -96,7 +96,9 @@ def bootstrap(settings: ProxySettings) -> Config:
             "listeners": [_request_listener(settings), _status_listener(settings)],
             "clusters": [
                 clusters.pool_cluster(http2=settings.upstream_http2),
-                clusters.picker_cluster(settings.picker_host, settings.picker_port),
+                clusters.picker_cluster(
+                    settings.picker_host, settings.picker_port, fail_open=settings.fail_open
+                ),
                 clusters.admin_cluster(_admin_path(settings)),
             ],
         },

@@ -19,6 +19,8 @@ _HEALTH_PATH: Final = "/health"
 #: reset.
 _POOL_IDLE_S: Final = 4
 _PICKER_IDLE_S: Final = 3600
+#: Seconds that the picker of a FailClose pool has for an answer to a health check, a ping or a handshake.
+_BUSY_S: Final = 5
 #: Limit of each circuit breaker. Envoy's default of 1024 would refuse long streams; the picker limits the
 #: load.
 _MAX_REQUESTS: Final = 65_536
@@ -105,12 +107,15 @@ def _override_host() -> Config:
     return {"policies": [{"typed_extension_config": override}]}
 
 
-def picker_cluster(host: str, port: int) -> Config:
-    """Return the picker's cluster. It ejects a dead picker at the first failure, a frozen one within 1 s.
+def picker_cluster(host: str, port: int, *, fail_open: bool) -> Config:
+    """Return the picker's cluster. It ejects a dead picker at the first failure.
 
-    The health check keeps new requests away from a frozen picker. HTTP/2 pings, one every 0.5 s with a
-    timeout of 1 s, end the streams that wait for it. The picker has to allow that many pings.
+    Of a FailOpen pool it ejects a frozen picker within 1 s: the health check keeps new requests away from it,
+    and HTTP/2 pings, one every 0.5 s, end the streams that wait for it. The picker has to allow that many
+    pings. A FailClose pool refuses requests without a picker, so that a picker which only is slow to answer,
+    on a machine where all processes wait for a core, must not count as frozen: it has longer.
     """
+    answer_s, ping_s = (0.5, 1) if fail_open else (_BUSY_S, _BUSY_S)
     address = {"address": socket(host, port)}
     return {
         "name": PICKER,
@@ -127,7 +132,7 @@ def picker_cluster(host: str, port: int) -> Config:
                 "envoy.extensions.network.dns_resolver.getaddrinfo.v3.GetAddrInfoDnsResolverConfig",
             ),
         ),
-        "connect_timeout": "0.5s",
+        "connect_timeout": f"{answer_s}s",
         # 0: never send a request to an unhealthy picker.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}, **_TELL_WORKERS_AT_ONCE},
         "health_checks": [
@@ -135,7 +140,7 @@ def picker_cluster(host: str, port: int) -> Config:
                 "interval": "0.3s",
                 "no_traffic_interval": "0.3s",
                 "no_traffic_healthy_interval": "0.3s",
-                "timeout": "0.5s",
+                "timeout": f"{answer_s}s",
                 "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
                 # Behind a Service's address a kept connection would stay with the picker that is leaving, and
@@ -165,7 +170,11 @@ def picker_cluster(host: str, port: int) -> Config:
             common_tls_context={"alpn_protocols": ["h2"]},
         ),
         "typed_extension_protocol_options": _http_options(
-            {"http2_protocol_options": {"connection_keepalive": {"interval": "0.5s", "timeout": "1s"}}},
+            {
+                "http2_protocol_options": {
+                    "connection_keepalive": {"interval": "0.5s", "timeout": f"{ping_s}s"}
+                }
+            },
             idle_timeout_s=_PICKER_IDLE_S,
         ),
         "load_assignment": {
