@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from image_contents import EPOCH, IMAGES, Contents
+from image_contents import EPOCH, IMAGES, KERNEL_DIR, Contents
 from image_sbom import write_sbom
 
 BUILD: Final = Path("/build")
@@ -134,6 +134,8 @@ def application() -> None:
             f"#!{PYTHON}\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n",
         )
     _compile(packages, out)
+    if image.prepare:
+        _prepare(image, out)
     sbom = out / "usr/share/sbom" / f"{image.name}.cdx.json"
     sbom.parent.mkdir(parents=True)
     write_sbom(sbom, image.name, [OUT / "runtime", OUT / "dependencies", out], PACKAGES.relative_to("/"))
@@ -257,6 +259,22 @@ def _own_entry_points(text: str, commands: Collection[str], packages: Collection
         ]
         kept += [f"[{section}]\n", *own] if own else []
     return "".join(kept)
+
+
+def _prepare(image: Contents, out: Path) -> None:
+    """Run the image's statements by its own modules; KERNEL_DIR is the one of the image."""
+    folder = _inside(out, Path(KERNEL_DIR))
+    folder.mkdir(parents=True)
+    paths = [str(_inside(part, PACKAGES)) for part in (out, OUT / "dependencies")]
+    environment = {
+        **os.environ,
+        **{name: value.replace(KERNEL_DIR, str(folder)) for name, value in image.environment.items()},
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    subprocess.run([str(PYTHON), "-c", image.prepare], env=environment, check=True)
+    if not any(folder.iterdir()):
+        raise SystemExit(f"{image.name}: nothing was prepared")
+    _plain(folder)
 
 
 def _executable(path: Path, text: str) -> None:

@@ -117,7 +117,8 @@ def _last_lines(build: Build, image: Contents) -> str:
         "vendor": "Headroom",
     }
     pairs = (f"org.opencontainers.image.{name}={json.dumps(value)}" for name, value in labels.items())
-    return f"ENTRYPOINT {json.dumps([image.command])}\nLABEL {' '.join(pairs)}\n"
+    settings = [f"ENV {name}={json.dumps(value)}\n" for name, value in image.environment.items()]
+    return f"{''.join(settings)}ENTRYPOINT {json.dumps([image.command])}\nLABEL {' '.join(pairs)}\n"
 
 
 def lay_out(build: Build, target: Path) -> None:

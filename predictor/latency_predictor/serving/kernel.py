@@ -4,6 +4,7 @@ Both add the leaves of a head in the order of its trees in float32, as XGBoost d
 equal to XGBoost's. `make bench-predictor` compares the ways.
 """
 
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -103,7 +104,15 @@ def _walk_in_numpy(
 
 
 IS_COMPILED: Final = numba is not None
-_compiled: _Walk = _walk_in_numpy if numba is None else numba.njit(error_model="numpy", nogil=True)(_walk)
+
+
+def _jitted(*, cache: bool) -> _Walk:
+    made: _Walk = numba.njit(error_model="numpy", nogil=True, cache=cache)(_walk)
+    return made
+
+
+#: With a folder of compiled code (`kernel_cache`), the first call takes it from there.
+_compiled: _Walk = _walk_in_numpy if numba is None else _jitted(cache="NUMBA_CACHE_DIR" in os.environ)
 
 
 def sums_of(forest: Forest, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -112,7 +121,20 @@ def sums_of(forest: Forest, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def compile_kernel() -> None:
-    """Compile the kernel, which takes seconds, before calls come. Without numba there is nothing to do."""
+    """Compile the kernel, which takes seconds, before calls come. Without numba there is nothing to do.
+
+    Where the folder of compiled code lacks this CPU's and cannot be written, it is left out.
+    """
+    global _compiled  # noqa: PLW0603 - one kernel a process
+    try:
+        _call_kernel()
+    except OSError:
+        _compiled = _jitted(cache=False)
+        _call_kernel()
+
+
+def _call_kernel() -> None:
+    """Call the kernel with each type of matrix."""
     one = np.zeros(1, dtype=np.int64)
     forest = Forest(
         depth=1,
