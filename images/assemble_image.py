@@ -90,6 +90,8 @@ def dependencies() -> None:
     _pip_install(BUILD / f"locks/{os.environ['IMAGE']}.lock", packages)
     # Commands of libraries are no part of an image.
     shutil.rmtree(packages / "bin", ignore_errors=True)
+    for path in (path for pattern in image.left_out for path in packages.glob(pattern)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     _plain(packages)
     taken = _shared_libraries(sorted(packages.rglob("*.so*")), out, beside=OUT / "runtime")
     _package_records(taken, out)

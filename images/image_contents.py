@@ -26,6 +26,8 @@ class Contents:
     """The console script of pyproject.toml that is the image's entry point."""
     also: tuple[str, ...] = ()
     """Further console scripts of the same package, which a pod names as its command."""
+    left_out: tuple[str, ...] = ()
+    """Patterns of files and folders of dependencies that the image's code never loads."""
     environment: Mapping[str, str] = field(default_factory=dict)
     prepare: str = ""
     """Statements that are run while the image is built, with `environment`; what they write to KERNEL_DIR
@@ -61,6 +63,8 @@ IMAGES: Final = {
         extra="predictor",
         command="headroom-predictor",
         also=("headroom-trainer",),
+        # Pools of threads, which the kernel does not use and which want another library; tests.
+        left_out=("numba/np/ufunc/*pool.*.so", "numba/tests", "scipy/*/tests", "numpy/*/tests"),
         # One code for every machine: some 3 % slower than that of the machine itself, and there at the start.
         environment={
             "NUMBA_CPU_NAME": "generic",

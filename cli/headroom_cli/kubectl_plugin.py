@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headroom_cli.explain import main as explain
 from headroom_cli.picker_pages import PickerPageError
+from headroom_cli.predictor import main as predictor
 from headroom_cli.top import main as top
 from inference_api.release import release_version
 
@@ -19,6 +20,7 @@ def plugin(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     explain.add_commands(commands)
     top.add_commands(commands)
+    predictor.add_commands(commands)
     given = parser.parse_args(argv)
     try:
         return int(given.run(given))

@@ -12,6 +12,7 @@ from headroom_cli.demo import main as demo
 from headroom_cli.demo.failure import DemoError
 from headroom_cli.explain import main as explain
 from headroom_cli.picker_pages import PickerPageError
+from headroom_cli.predictor import main as predictor
 from headroom_cli.simulate import main as simulate
 from headroom_cli.simulate.failure import SimulateError
 from headroom_cli.top import main as top
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_commands(groups)
     explain.add_commands(groups)
     top.add_commands(groups)
+    predictor.add_commands(groups)
     simulate.add_commands(groups)
     return whole
 

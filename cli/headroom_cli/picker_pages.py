@@ -1,6 +1,6 @@
 """Finds the pickers of a pool and reads their pages, by kubectl and so with a user's own credentials.
 
-`headroom explain` and `headroom top` read by it.
+`headroom explain`, `headroom top` and `headroom predictor` read by it.
 """
 
 import argparse
@@ -36,6 +36,16 @@ _CLIENT_LOG: Final = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _POOLS: Final = "inferencepools.inference.networking.k8s.io"
 
 
+#: Where kubectl looks for a cluster that nothing names, and its complaint about an address that is none.
+_NO_CLUSTER: Final = "localhost:8080"
+_NO_CLUSTER_SAID: Final = (
+    "no cluster is named: set KUBECONFIG, give --kubeconfig or --context, or name an address (see --help)"
+)
+
+
+_OTHERWISE: Final = "a picker by --address HOST:PORT"
+
+
 class PickerPageError(Exception):
     """A pool's pickers, or a page of them, cannot be had; the text is one sentence for the user."""
 
@@ -61,10 +71,16 @@ class Picker:
         return page
 
 
-def add_flags(command: argparse.ArgumentParser) -> None:
+def add_flags(command: argparse.ArgumentParser, *, address: bool = True) -> None:
     """Add the flags by which a user names a picker, or the cluster of a pool."""
     add = command.add_argument
-    add("--address", default="", metavar="HOST:PORT", help="a picker's metrics port, in place of the cluster")
+    if address:
+        add(
+            "--address",
+            default="",
+            metavar="HOST:PORT",
+            help="a picker's metrics port, in place of the cluster",
+        )
     add("-n", "--namespace", default="", help="the pool's; default: that of the kubeconfig's context")
     add("--context", default="", help="context of the kubeconfig")
     add("--kubeconfig", default="", help="kubeconfig file; default: as for kubectl")
@@ -74,14 +90,41 @@ def pickers(given: argparse.Namespace) -> list[Picker]:
     """Return the pickers that `pool` and these flags name, at least one. Raises PickerPageError."""
     if given.address:
         return [of_address(given.address)]
+    kubectl, pods = pods_of(given)
+    return [_of_pod(kubectl, pod, _metrics_port(pod)) for pod in pods]
+
+
+def pickers_beside(given: argparse.Namespace, port: str) -> list[tuple[Picker, Picker | None]]:
+    """Return each picker with what serves pages at the named port of its pod; None where there is none.
+
+    Raises PickerPageError.
+    """
+    if given.address:
+        return [(of_address(given.address), None)]
+    kubectl, pods = pods_of(given)
+    return [
+        (
+            _of_pod(kubectl, pod, _metrics_port(pod)),
+            None if (number := port_of(pod, port)) is None else _of_pod(kubectl, pod, number),
+        )
+        for pod in pods
+    ]
+
+
+def pods_of(given: argparse.Namespace, otherwise: str = _OTHERWISE) -> tuple["Kubectl", list[Object]]:
+    """Return the pods of the pickers of the pool that the flags name. Raises PickerPageError.
+
+    `otherwise` says what the user may name in place of the pool.
+    """
     if not given.pool:
-        raise PickerPageError("name the InferencePool, or a picker by --address HOST:PORT")
+        raise PickerPageError(f"name the InferencePool, or {otherwise}")
     flags = [
         f"--{name}={value}"
         for name in ("namespace", "context", "kubeconfig")
         if (value := getattr(given, name))
     ]
-    return of_pool(Kubectl(flags), given.pool)
+    kubectl = Kubectl(flags)
+    return kubectl, _pods_of_pool(kubectl, given.pool)
 
 
 class Kubectl:
@@ -110,6 +153,12 @@ class Kubectl:
         """Return exit status, output and complaint of `kubectl get --raw`."""
         return self._run("get", "--raw", path)
 
+    def running(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start kubectl, whose output the caller reads; the caller ends it."""
+        return subprocess.Popen(  # noqa: S603 - the arguments are this program's and the user's own
+            [*self._command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
     def _run(self, *arguments: str) -> tuple[int, str, str]:
         try:
             done = subprocess.run(  # noqa: S603 - the arguments are this program's and the user's own
@@ -122,6 +171,8 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise PickerPageError("kubectl did not answer in time; does the cluster answer?") from None
         complaint = " ".join(_without_client_log(done.stderr).split())
+        if done.returncode and _NO_CLUSTER in complaint:
+            raise PickerPageError(_NO_CLUSTER_SAID)
         return done.returncode, done.stdout, complaint.removeprefix("error: ") or "kubectl failed"
 
 
@@ -139,8 +190,8 @@ def of_address(address: str) -> Picker:
     return Picker(address, partial(_fetched, f"http://{address}", address))
 
 
-def of_pool(kubectl: Kubectl, pool: str) -> list[Picker]:
-    """Return every running picker of the pool. Raises PickerPageError when there is none."""
+def _pods_of_pool(kubectl: Kubectl, pool: str) -> list[Object]:
+    """Return every running picker's pod. Raises PickerPageError when there is none."""
     found = kubectl.get(_POOLS, pool)
     namespace = found["metadata"]["namespace"]
     picker = found["spec"].get("endpointPickerRef", {}).get("name", "")
@@ -154,16 +205,16 @@ def of_pool(kubectl: Kubectl, pool: str) -> list[Picker]:
     pods = [pod for pod in kubectl.get("pods", "-n", namespace, "-l", labels)["items"] if _runs(pod)]
     if not pods:
         raise PickerPageError(f"no pod of Service {namespace}/{picker} runs: kubectl get pods -n {namespace}")
-    return [_of_pod(kubectl, pod) for pod in pods]
+    return pods
 
 
 def _runs(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
 
 
-def _of_pod(kubectl: Kubectl, pod: Object) -> Picker:
+def _of_pod(kubectl: Kubectl, pod: Object, port: int) -> Picker:
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    address, port = str(pod["status"].get("podIP", "")), _metrics_port(pod)
+    address = str(pod["status"].get("podIP", ""))
     # The API server refuses to proxy to loopback addresses, which the pods of a local cluster have.
     if address and ipaddress.ip_address(address).is_loopback:
         return Picker(name, partial(_fetched, f"http://{address}:{port}", f"pod {namespace}/{name}"))
@@ -178,11 +229,17 @@ def _proxied(kubectl: Kubectl, namespace: str, name: str, port: int, path: str) 
 
 
 def _metrics_port(pod: Object) -> int:
+    found = port_of(pod, _METRICS_PORT_NAME)
+    return names.METRICS_PORT if found is None else found
+
+
+def port_of(pod: Object, name: str) -> int | None:
+    """Return the port with that name of one of the pod's containers."""
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
-            if port.get("name") == _METRICS_PORT_NAME:
+            if port.get("name") == name:
                 return int(port["containerPort"])
-    return names.METRICS_PORT
+    return None
 
 
 def _fetched(url: str, picker: str, path: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headroom_cli.predictor.tables import summary
 from headroom_cli.text_table import age, number, part, table
 
 Object = dict[str, Any]
@@ -64,7 +65,7 @@ def _facts(picker: str, state: Object, queue: Object) -> list[tuple[str, str]]:
         ("Saturation", _saturation(router, queue)),
         ("Queue", _queue(queue)),
         ("Prefix hits", f"{hits} since the start, {index['entries']} blocks known"),
-        ("Predictor", _predictor(router.get("predictor"))),
+        ("Predictor", summary(router["latencyPrediction"])),
     ]
 
 
@@ -92,16 +93,6 @@ def _queue(queue: Object) -> str:
     if queue["setAside"]:
         text += f"; {queue['setAside']} wait for an endpoint of their hint"
     return f"{text}; the pool is empty" if queue["poolEmpty"] else text
-
-
-def _predictor(predictor: Any) -> str:
-    """Return the scalars of the picker's predictor state, whatever they are."""
-    if not predictor:
-        return "off"
-    if not isinstance(predictor, dict):
-        return str(predictor)
-    known = [(key, value) for key, value in predictor.items() if isinstance(value, str | int | float)]
-    return ", ".join(f"{key} {value}" for key, value in known) or "on"
 
 
 def _endpoints(endpoints: Sequence[Object]) -> Section:

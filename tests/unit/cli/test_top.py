@@ -27,6 +27,7 @@ def endpoint(number: int, **more: Any) -> dict[str, Any]:
 
 
 def state(*endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
+    more = {"latencyPrediction": {"enabled": False}} | more
     index = {"entries": 40, "blockTokens": 16, "promptBlocks": 200, "matchedBlocks": 50}
     return {
         "pool": {"name": "qwen", "namespace": "ml"},
@@ -127,16 +128,36 @@ def test_large_pools_and_many_tenants_are_cut() -> None:
     assert f"and {4 + rest} flows with {9 + 3 * rest} requests" in shown
 
 
+PREDICTION: dict[str, Any] = {
+    "enabled": True,
+    "state": "trained",
+    "routes": True,
+    "reason": "",
+    "errors": {"ttft": {"medianAbsolute": 0.123}},
+    "gain": {
+        "goodput": None,
+        "latency": {
+            "mean": 0.21, "low": 0.17, "high": 0.25, "predicted": 900, "heuristic": 450, "enough": True,
+        },
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("predictor", "text"),
+    ("prediction", "text"),
     [
-        (None, "off"),
-        ({"state": "trained", "version": 3, "errors": {"ttft": 0.1}}, "state trained, version 3"),
-        ({"errors": {}}, "on"),
+        ({"enabled": False}, "off"),
+        (PREDICTION, "trained, routes; error ttft 12%; gain latency +21% (+17% to +25%)"),
+        (
+            PREDICTION
+            | {"state": "warming", "routes": False, "reason": "warming", "errors": {}}
+            | {"gain": {"goodput": None, "latency": None}},
+            "warming, does not route (warming)",
+        ),
     ],
 )
-def test_the_predictor_is_shown_when_the_picker_reports_one(predictor: Any, text: str) -> None:
-    shown = plain(frame_of("p", state(predictor=predictor), OFF))
+def test_prediction_is_shown_in_a_line(prediction: Any, text: str) -> None:
+    shown = plain(frame_of("p", state(latencyPrediction=prediction), OFF))
     assert f"Predictor    {text}\n" in shown
 
 

@@ -132,6 +132,7 @@ def _trainer(seen: Observation) -> Object:
         "command": ["headroom-trainer"],
         "args": args,
         "ports": [
+            {"name": "grpc-control", "containerPort": ports.control, "protocol": "TCP"},
             {"name": "grpc-trainer", "containerPort": ports.peers, "protocol": "TCP"},
             {"name": "http-trainer", "containerPort": ports.trainer_http, "protocol": "TCP"},
         ],

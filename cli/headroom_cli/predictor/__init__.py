@@ -1,0 +1,1 @@
+"""`headroom predictor`: what a pool predicts by, and moving it between pools."""
