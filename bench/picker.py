@@ -1,11 +1,13 @@
-"""CPU cost of a request in the whole picker process behind the real Envoy: plain or streamed, TLS off or on.
+"""CPU cost of a request in the whole picker process behind the real Envoy, TLS off or on.
 
     python bench/picker.py                      this tree
     python bench/picker.py --against DIR        and interleaved with it another checkout: CPU ratios as well
 
-The picker runs as in a pod but finds its endpoints in a file; client and model servers are not counted.
-Prints one JSON line a figure: microseconds of process CPU a request, median of the rounds and spread. Against
-another checkout, rounds are added until the 95 % interval of every ratio is narrower than `--width`.
+Requests are plain ones, chats of 550 KB, and streams. The picker runs as in a pod but finds its endpoints in
+a file; client and model servers are not counted. Prints one JSON line a figure: microseconds of process CPU a
+request, median of the rounds and spread, and the median of the ratios to what the picker's own Envoy takes
+for the same requests. Against another checkout, rounds are added until the 95 % interval of every ratio is
+narrower than `--width`.
 """
 
 import argparse
@@ -16,9 +18,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import envoy_proxy
 
 ROUNDS = 7
-REQUESTS = 1500
-STREAMS = 300
+#: Requests of a round, by figure.
+TIMES = {"request": 1500, "long_prompt": 120, "stream": 300}
+LONG_BYTES = 550_000
 EVENTS = 50
 EVENT_EVERY_S = 0.004
 CONNECTIONS = 64
@@ -41,6 +45,7 @@ HEADERS = (
     b"user-agent: python-httpx/0.28\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
     b"authorization: Bearer sk-0123456789abcdef\r\ncontent-length: %d\r\n\r\n%b"
 )
+CHAT_HEADERS = HEADERS.replace(b"/v1/completions", b"/v1/chat/completions")
 USAGE = {"prompt_tokens": 250, "completion_tokens": 100, "total_tokens": 350}
 ANSWER = json.dumps({"choices": [{"text": "y" * 900}], "usage": USAGE}).encode()
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -62,7 +67,16 @@ def event(number: int) -> bytes:
 EVENT_BYTES = [event(number) for number in range(EVENTS)]
 
 
-def request(number: int, stream: bool) -> bytes:
+TEXT = 'It is a truth universally acknowledged, that a "single" man in want of a wife must be\n'
+LONG = json.dumps(TEXT * (LONG_BYTES // len(TEXT)))[1:]
+
+
+def request(number: int, figure: str) -> bytes:
+    """Return a request. No two prompts begin alike, so that the prefix index takes each of them in."""
+    if figure == "long_prompt":
+        body = f'{{"model":"m","messages":[{{"role":"user","content":"{number} {LONG}}}]}}'.encode()
+        return CHAT_HEADERS % (len(body), body)
+    stream = figure == "stream"
     body = json.dumps({"model": "m", "stream": stream, "prompt": f"{number} " + "x" * 940}).encode()
     return HEADERS % (len(body), body)
 
@@ -130,13 +144,19 @@ class Client(asyncio.Protocol):
             self._over.set_result(None)
 
 
-async def load(port: int, count: int, stream: bool) -> None:
+async def load(port: int, numbers: Iterable[int], figure: str) -> None:
     loop = asyncio.get_running_loop()
-    work = iter([request(number, stream) for number in range(count)])
-    ends = [loop.create_future() for _ in range(CONNECTIONS)]
+    work = (request(number, figure) for number in numbers)
+    ends = [loop.create_future() for _ in range(8 if figure == "long_prompt" else CONNECTIONS)]
     for end in ends:
         await loop.create_connection(partial(Client, work, end), "127.0.0.1", port)
     await asyncio.gather(*ends)
+
+
+def children() -> set[int]:
+    """Return the processes that this one has started and that run."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(each) for task in tasks for each in (task / "children").read_text().split()}
 
 
 def cpu_s(process: int) -> float:
@@ -173,14 +193,20 @@ class Contender:
         await connected(ports[0])
         log = folder / f"envoy-{ports[0]}.log"
         proxy = envoy_proxy.running(f"127.0.0.1:{ports[0]}", log, tls=self.tls)
+        before = children()
         url = await stack.enter_async_context(proxy)
+        (self.envoy,) = children() - before
         self.port = int(url.rpartition(":")[2])
-        await load(self.port, 300, stream=False)
+        self._numbers = count()
+        await load(self.port, islice(self._numbers, 300), "request")
 
-    async def cost_us(self, count: int, stream: bool) -> float:
-        begun = cpu_s(self.process)
-        await load(self.port, count, stream)
-        return (cpu_s(self.process) - begun) / count * 1e6
+    async def cost_us(self, figure: str) -> tuple[float, float]:
+        """Return what a request costs the picker and its Envoy."""
+        times = TIMES[figure]
+        begun = cpu_s(self.process), cpu_s(self.envoy)
+        await load(self.port, islice(self._numbers, times), figure)
+        ended = cpu_s(self.process), cpu_s(self.envoy)
+        return (ended[0] - begun[0]) / times * 1e6, (ended[1] - begun[1]) / times * 1e6
 
 
 async def connected(port: int) -> None:
@@ -198,7 +224,7 @@ async def connected(port: int) -> None:
 
 
 async def run(
-    sources: dict[str, Path | None], rounds: int, most_rounds: int, width: float, count: int
+    sources: dict[str, Path | None], rounds: int, most_rounds: int, width: float, pool: int
 ) -> None:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -207,7 +233,7 @@ async def run(
         endpoints = folder / "endpoints.json"
         entries = [
             {"name": f"s{at}", "namespace": "default", "address": f"127.0.0.{at}", "port": port}
-            for at in range(1, count + 1)
+            for at in range(1, pool + 1)
         ]
         endpoints.write_text(json.dumps({"endpoints": entries}))
         contenders = {
@@ -218,14 +244,16 @@ async def run(
         for each in contenders.values():
             await each.start(stack, folder, endpoints)
         costs: dict[tuple[str, ...], list[float]] = {}
+        of_envoy: dict[tuple[str, ...], list[float]] = {}
         ratios: dict[tuple[str, ...], tuple[float, float, float]] = {}
         for done in range(1, most_rounds + 1):
             # Each round begins with another contender, so that none has the warmer machine.
             keys = list(contenders)
             for key in keys[done % len(keys) :] + keys[: done % len(keys)]:
-                for figure, times in (("request", REQUESTS), ("stream", STREAMS)):
-                    cost = await contenders[key].cost_us(times, figure == "stream")
+                for figure in TIMES:
+                    cost, envoy = await contenders[key].cost_us(figure)
                     costs.setdefault((*key, figure), []).append(cost)
+                    of_envoy.setdefault((*key, figure), []).append(cost / envoy)
             if done >= rounds:
                 ratios = ratios_of(costs, list(sources))
                 if all(high - low < width for _, low, high in ratios.values()):
@@ -237,7 +265,7 @@ async def run(
             "value": round(ratio, 4),
             "unit": "ratio",
             "interval": [round(low, 4), round(high, 4)],
-            "endpoints": count,
+            "endpoints": pool,
             "goal": paired.GOAL,
             "ok": high <= paired.GOAL,
         }
@@ -250,6 +278,7 @@ async def run(
             "value": round(statistics.median(values), 1),
             "unit": "us",
             "spread": [round(min(values), 1), round(max(values), 1)],
+            "of_envoy": round(statistics.median(of_envoy[name, security, figure]), 3),
         }
         print(json.dumps(line | ({"events": EVENTS} if figure == "stream" else {})))
 

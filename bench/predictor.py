@@ -253,7 +253,8 @@ async def pickers(bundle: Bundle, endpoints: int, rounds: int) -> bool:
         costs: dict[str, list[float]] = {name: [] for name in contenders}
         for done in range(rounds):
             for name in sorted(contenders, reverse=bool(done % 2)):
-                costs[name].append(await contenders[name].cost_us(picker.REQUESTS, False))
+                cost, _ = await contenders[name].cost_us("request")
+                costs[name].append(cost)
         ratio, low, high = paired.interval(list(zip(costs["predicted"], costs["heuristic"], strict=True)))
         for name, values in costs.items():
             emit(f"picker_{name}_request_cpu", statistics.median(values), "us", endpoints=endpoints)

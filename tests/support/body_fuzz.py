@@ -11,6 +11,7 @@ import brotli
 import zstandard
 
 from body_reading import to_the_end
+from ext_proc.body.api import Form
 from ext_proc.body.apis import APIS
 from ext_proc.body.encodings import decoder
 from ext_proc.body.material import MAX_MATERIAL_BYTES
@@ -69,6 +70,15 @@ def run(given: bytes) -> tuple[object, ...]:
         except InvalidBodyError as error:
             whole = ("refused", str(error), error.too_large)
         assert whole == found[0][:5], "a small body is read otherwise than a large one"
+        if api.form is Form.JSON:  # from 16 KiB on a body is read by another decoder
+            padded = body + b" " * 16_384
+            try:
+                once = read(api, padded)
+                long = (outcome(once) if isinstance(once, Reading) else _said(once))[:5]
+            except InvalidBodyError:
+                long = ("refused",)
+            same = long == whole or long[0] == whole[0] == "refused"
+            assert same, "a body is read otherwise by the decoder of larger ones"
         span = model_span([body])
         assert span is None or 0 <= span[0] < span[1] <= len(body)
     first = found[0]

@@ -113,7 +113,7 @@ class ApproxPrefixCacheProducer(Producer, Follower):
         table = self._table
         picked = table.row_of(decision.endpoint)
         if picked is not None:
-            self._index.discard(chain[round(decision.prefix_hit * len(chain)) :], picked)
+            self._index.discard(chain, picked, round(decision.prefix_hit * len(chain)))
         served = table.row_of(record.served_by)
         if served is not None:
             self._index.record(chain, served)

@@ -187,3 +187,95 @@ def test_configured_block_sizes_stay_within_bounds(size: int) -> None:
     index = PrefixIndex(table)
     index.configure(block_tokens=size)
     assert 64 <= index.block_tokens <= 1024
+
+
+def test_a_long_prompt_has_fewer_entries_than_blocks_and_matches_nearly_as_far() -> None:
+    table = table_of(2)
+    row = int(table.ready_rows[0])
+    index = PrefixIndex(table)
+    prompt = list(range(1, 2049))
+    index.record(prompt, row)
+    assert index.entries == 2048
+    for shared in (*range(250, 270), 1023, 1024, 1025, 1039, 1040, 1041, 2047, 2048):
+        found = index.match([*prompt[:shared], *range(-2048, shared - 2048)], table.ready_rows).tolist()
+        step = 1 if shared <= 256 else 4 if shared <= 1024 else 16
+        assert found == [shared - shared % step, 0]
+
+
+def test_a_long_prompt_counts_with_all_its_blocks_against_the_capacity() -> None:
+    table = table_of(1)
+    row = int(table.ready_rows[0])
+    index = PrefixIndex(table)
+    index.configure(capacity=2048)
+    first, second = list(range(1, 2049)), list(range(-2048, 0))
+    index.record(first, row)
+    index.record(second[:300], row)
+    assert index.entries <= 2048
+    assert index.match(first, table.ready_rows).tolist() == [2048 - 304]  # 19 entries of 16 blocks went
+    index.record(second, row)
+    assert index.match(first, table.ready_rows).tolist() == [0]
+    assert index.match(second, table.ready_rows).tolist() == [2048]
+
+
+def test_a_server_that_did_not_answer_keeps_what_it_held_before() -> None:
+    table = table_of(1)
+    row = int(table.ready_rows[0])
+    index = PrefixIndex(table)
+    index.record(list(range(1, 601)), row)
+    index.discard(list(range(1, 601)), row, 302)
+    assert index.match(list(range(1, 601)), table.ready_rows).tolist() == [300]
+    assert index.entries == 300
+
+
+def test_a_prompt_that_is_asked_about_for_ever_takes_no_more_memory() -> None:
+    table = table_of(1)
+    row = int(table.ready_rows[0])
+    index = PrefixIndex(table)
+    index.record([-1, -2, -3], row)
+    for last in range(2000):
+        index.record([*range(1, 40), 1000 + last % 7], row)
+    named = sum(len(marks) for _, _, marks in index._rows[row].records)
+    assert named < 10_000
+    assert index.match([-1, -2, -3], table.ready_rows).tolist() == [3]
+    assert index.entries == 3 + 39 + 7
+
+
+#: Chains that share beginnings: (prompt, blocks that it shares with prompt 0, blocks).
+CHAINS = st.tuples(st.integers(0, 3), st.integers(0, 1200), st.integers(1, 1200))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["record", "record", "discard", "forget"]), CHAINS, st.integers(0, 2)),
+        max_size=12,
+    ),
+    st.integers(1, 3000),
+)
+def test_counts_and_bit_sets_agree_after_any_history(
+    history: list[tuple[str, tuple[int, int, int], int]], capacity: int
+) -> None:
+    table = table_of(3)
+    index = PrefixIndex(table, max_entries=4000)
+    index.configure(capacity=capacity)
+    for what, (prompt, shared, length), row in history:
+        chain = [at if at < shared else at + (prompt << 20) for at in range(1, length + 1)]
+        if what == "record":
+            index.record(chain, row)
+        elif what == "discard":
+            index.discard(chain, row, shared // 2)
+        else:
+            index.forget(row)
+        held = {row: set(each.stamps) for row, each in index._rows.items()}
+        bits = {row: {mark for mark, rows in index._holders.items() if rows >> row & 1} for row in held}
+        assert bits == held
+        assert all(index._holders.values())
+        sizes = {row: each.blocks for row, each in index._rows.items()}
+        assert index.entries == sum(sizes.values()) <= 4000
+        assert all(len(held[row]) <= blocks <= capacity for row, blocks in sizes.items())
+        named = {mark for each in index._rows.values() for _, _, marks in each.records for mark in marks}
+        assert named >= set(index._holders)
+    for row in range(3):
+        index.forget(row)
+    assert index.entries == 0
+    assert not index._holders
