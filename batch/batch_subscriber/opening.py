@@ -22,11 +22,22 @@ QUEUES: Final[Mapping[str, str]] = {
     "sqlite": "batch_subscriber.queues.sqlite:open_queue",
 }
 RESULTS: Final[Mapping[str, str]] = {
+    "az": "batch_subscriber.results.objects:open_results",
     "file": "batch_subscriber.results.files:open_results",
+    "gs": "batch_subscriber.results.objects:open_results",
+    "memory": "batch_subscriber.results.objects:open_results",
+    "postgresql": "batch_subscriber.results.postgres:open_results",
+    "pubsub": "batch_subscriber.opening:open_publishing_results",
+    "redis": "batch_subscriber.results.redis_results:open_results",
+    "rediss": "batch_subscriber.results.redis_results:open_results",
+    "s3": "batch_subscriber.results.objects:open_results",
     "sqlite": "batch_subscriber.results.sqlite:open_results",
 }
-#: Queues that keep the cancelled groups under the same URL; all keep their dead letters for people.
-CANCELLATIONS: Final = {scheme: place for scheme, place in QUEUES.items() if scheme != "pubsub"}
+CANCELLATIONS: Final[Mapping[str, str]] = {
+    # A queue keeps them under its own URL, but for Pub/Sub's.
+    **{scheme: place for scheme, place in QUEUES.items() if scheme != "pubsub"},
+    "postgresql": "batch_subscriber.results.postgres:open_results",
+}
 DEAD_LETTERS: Final = QUEUES
 
 
@@ -38,6 +49,14 @@ async def open_queue(url: str) -> JobQueue:
 async def open_results(url: str) -> ResultStore:
     """Return the result store of a URL. Raises ConfigurationError."""
     return cast("ResultStore", await _opened("result store", RESULTS, url))
+
+
+async def open_publishing_results(url: str) -> ResultStore:
+    """Return the store that `pubsub://PROJECT/TOPIC?store=URL` names, which publishes what it keeps."""
+    from batch_subscriber.results.pubsub_topic import PublishingResults, split_url
+
+    store, topic = split_url(url)
+    return PublishingResults(await open_results(store), topic)
 
 
 async def open_cancellations(url: str) -> Cancellations:

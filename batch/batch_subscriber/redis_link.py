@@ -7,7 +7,6 @@ half of it.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -17,6 +16,7 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError
 
 from batch_subscriber.errors import BatchError, ConfigurationError
+from batch_subscriber.urls import secret_file
 
 #: Connections of one process, and how long a command waits for a free one, seconds.
 MAX_CONNECTIONS: Final = 32
@@ -55,7 +55,7 @@ def redis_url(url: str, names: Sequence[str], limits: Sequence[str]) -> RedisUrl
         elif name in limits and value.isascii() and value.isdigit() and 0 < int(value) < 2**62:
             numbers[name] = int(value)
         elif name == "password_file":
-            password = _content(value)
+            password = secret_file(value)
         elif name == "ca_file" and parts.scheme == "rediss":
             library.append(f"ssl_ca_certs={value}")
         else:
@@ -67,14 +67,6 @@ def redis_url(url: str, names: Sequence[str], limits: Sequence[str]) -> RedisUrl
         raise ConfigurationError(msg)
     server = urlunsplit((parts.scheme, parts.netloc, parts.path, "&".join(library), ""))
     return RedisUrl(server, password, found, numbers)
-
-
-def _content(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        msg = f"password_file={path} cannot be read: {fault}"
-        raise ConfigurationError(msg) from fault
 
 
 class RedisLink:

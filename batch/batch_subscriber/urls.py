@@ -1,6 +1,7 @@
-"""Parts of the URLs that name queues and stores. Pure."""
+"""Parts of the URLs that name queues and stores."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -35,3 +36,12 @@ def file_url(url: str, limits: tuple[str, ...] = ()) -> FileUrl:
             raise ConfigurationError(msg)
         given[name] = int(value)
     return FileUrl(path, given)
+
+
+def secret_file(path: str) -> str:
+    """Return what the file of a `password_file` parameter holds. Raises ConfigurationError."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        msg = f"password_file={path} cannot be read: {fault}"
+        raise ConfigurationError(msg) from fault

@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+from aiohttp import web
 
 from local_cluster.binaries import ensure_pubsub_fake
 
@@ -118,3 +121,103 @@ class PubSubFake:
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
+
+
+class PostgresServer:
+    """PostgreSQL on a new data folder; as root it runs as another user, since it refuses root."""
+
+    def __init__(self) -> None:
+        places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+        self._bin = program("initdb", *places).parent
+        self.folder = Path(tempfile.mkdtemp(prefix="headroom-postgres-"))
+        self._user = "postgres" if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://headroom@127.0.0.1:{self.port}/postgres"
+
+    def make(self, password: str) -> None:
+        """Make the data folder; `headroom` is its owner."""
+        (self.folder / "password").write_text(password)
+        if self._user is not None:
+            shutil.chown(self.folder / "password", self._user)
+        argv = [
+            str(self._bin / "initdb"), "-D", str(self.folder / "data"), "-U", "headroom", "-A",
+            "scram-sha-256",
+            "--pwfile", str(self.folder / "password"), "--no-sync", "-E", "UTF8", "--locale", "C",
+        ]  # fmt: skip
+        done = subprocess.run(
+            argv,
+            user=self._user,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+    def start(self) -> None:
+        """Start it; returns once it answers."""
+        argv = [
+            str(self._bin / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-h",
+            "127.0.0.1",
+            "-k", "", "-c", "fsync=off",
+        ]  # fmt: skip
+        with (self.folder / "postgres.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, user=self._user, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        await_port(self.port, self._process, self.folder / "postgres.log")
+
+    def kill(self) -> None:
+        """End it at once, its connections with it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder)
+
+
+class ObjectServer:
+    """An object server with the part of S3's protocol that results need, conditional puts included."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.is_down = False
+        self._runner: web.AppRunner | None = None
+        self.endpoint = ""
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{name:.+}", self._answer)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.endpoint = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        assert request.headers["Authorization"].startswith("AWS4-HMAC-SHA256 ")
+        if self.is_down:
+            return web.Response(status=403, text="<Error><Code>AccessDenied</Code></Error>")
+        if request.method == "PUT":
+            data = await request.read()
+            if request.headers.get("If-None-Match") == "*" and name in self.objects:
+                return web.Response(status=412, text="<Error><Code>PreconditionFailed</Code></Error>")
+            self.objects[name] = data
+            return web.Response(headers={"ETag": '"1"'})
+        if name not in self.objects:
+            return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>")
+        headers = {"ETag": '"1"', "Last-Modified": "Tue, 01 Dec 2026 10:00:00 GMT"}
+        return web.Response(body=self.objects[name], headers=headers)
