@@ -90,9 +90,9 @@ test: control-plane helm interop-tools batch-tools ## All checks and all tests, 
 	@$(BIN)/python tests/support/coverage_floor.py
 	@$(MAKE) --no-print-directory test-images
 
-test-%: control-plane ## Run one long test: make test-NAME runs tests/long/test_NAME.py [ARGS='-k ...']
-	@test -f tests/long/test_$*.py || { echo "no long test '$*'; there are: $(patsubst test_%,%,$(notdir $(basename $(wildcard tests/long/test_*.py))))"; exit 2; }
-	@$(BIN)/pytest -m long -v $(ARGS) tests/long/test_$*.py
+test-%: control-plane ## Run one long test: make test-NAME runs tests/long/test_NAME.py, - as _ [ARGS='-k ...']
+	@test -f tests/long/test_$(subst -,_,$*).py || { echo "no long test '$*'; there are: $(patsubst test_%,%,$(notdir $(basename $(wildcard tests/long/test_*.py))))"; exit 2; }
+	@$(BIN)/pytest -m long -v $(ARGS) tests/long/test_$(subst -,_,$*).py
 
 interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's tests against them skip without
 	@{ command -v nghttp && command -v h2load; } >/dev/null || \

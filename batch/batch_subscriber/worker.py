@@ -18,7 +18,7 @@ from batch_subscriber.errors import BatchError, QueueUnavailableError, ResultErr
 from batch_subscriber.flow import Flow, Outcome, Reading, Ticket
 from batch_subscriber.gateway import Answer, GatewayFault
 from batch_subscriber.hand import Hand, Held
-from batch_subscriber.jobs import Cause, DeadLetter, Job, Result, dead_letter_key
+from batch_subscriber.jobs import MAX_BODY_BYTES, Cause, DeadLetter, Job, Result, dead_letter_key
 from batch_subscriber.metrics import Metrics
 from batch_subscriber.queues.interface import Backlog, JobQueue
 from batch_subscriber.results.interface import ResultStore
@@ -88,6 +88,7 @@ class Worker:
         self._hand = Hand()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[tuple[str, str], asyncio.Task[Answer]] = {}
+        self._mean_body = float(MAX_BODY_BYTES)
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._draining = asyncio.Event()
@@ -165,19 +166,25 @@ class Worker:
                 continue
             failures = 0
             self.is_queue_up = True
+            if got:
+                self._metrics.count("jobs_received", by=len(got))
+                mean = sum(len(delivery.job.body) for delivery in got) / len(got)
+                self._mean_body = (self._mean_body + mean) / 2
             for delivery in got:
-                self._metrics.count("jobs_received")
                 self._hand.take(delivery, self._now())
             self._pump()
 
     def _places(self) -> int:
         """Return how many jobs to ask for: what may be sent soon, within the bounds of what is held."""
         settings, hand = self._settings, self._hand
-        if hand.size >= settings.max_held_bytes:
+        left = settings.max_held_bytes - hand.size
+        if left <= 0:
             return 0
         limit = self._flow.limit
         soon = limit + max(2, limit // 4) - self._flow.in_flight - hand.ready
-        return max(0, min(soon, settings.max_held - len(hand), _RECEIVE_MOST))
+        # The queue does not say how large the next bodies are.
+        fitting = max(1, int(left / max(self._mean_body, 1.0)))
+        return max(0, min(soon, settings.max_held - len(hand), fitting, _RECEIVE_MOST))
 
     def _pump(self) -> None:
         """Send what may be sent now, and set the timer for what may be sent later."""

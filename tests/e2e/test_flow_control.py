@@ -1,20 +1,28 @@
-"""Flow control through the real Envoy: chat before batch, a pool at zero, a picker that ends with a queue."""
+"""Flow control through the real Envoy: chat before batch, the batch subscriber beside chat, a pool at zero, a
+picker that ends with a queue."""
 
 import asyncio
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from batch_stage import BatchProcess
+from batch_subscriber.jobs import Cause, Job
+from batch_subscriber.opening import open_results
+from batch_subscriber.queues.sqlite import SqliteQueue
 from headroom_cli.demo.api import Manifest, wait_for
 from headroom_cli.demo.coexistence import SMALL_WITH_PROXY, applied, pool, server_deployment, user_picker
 from headroom_cli.demo.load import MODEL, Once
@@ -33,6 +41,7 @@ CHAT_HEADERS = {names.OBJECTIVE_HEADER: CHAT}
 SLO_FACTOR = 3.0
 """How much longer a chat request may take on the full pool than on the empty one, of medians."""
 BACK_AFTER_S = 180.0
+RUNNING = re.compile(r"^vllm:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 CONFIG: Manifest = {
     "plugins": [
@@ -144,6 +153,10 @@ class Shared:
         return done
 
 
+def median_s(results: list[Result]) -> float:
+    return statistics.median(each.end - each.start for each in results)
+
+
 def test_chat_keeps_its_slo_while_batch_is_shed_and_completes_later(shared: Stage) -> None:
     url = shared.proxy_url()
 
@@ -162,11 +175,7 @@ def test_chat_keeps_its_slo_while_batch_is_shed_and_completes_later(shared: Stag
 
     alone, loaded, served, refusals = asyncio.run(run())
     assert [each.error for each in [*alone, *loaded] if not each.ok] == []
-
-    def median(results: list[Result]) -> float:
-        return statistics.median(each.end - each.start for each in results)
-
-    assert median(loaded) <= SLO_FACTOR * median(alone)
+    assert median_s(loaded) <= SLO_FACTOR * median_s(alone)
     assert [each.error for worker in served for each in worker if not each.ok] == []
     assert len(served) == 40
     assert len(refusals) >= 40 - SERVERS * AT_ONCE - QUEUED_BATCH
@@ -174,6 +183,92 @@ def test_chat_keeps_its_slo_while_batch_is_shed_and_completes_later(shared: Stag
         assert 1 <= int(refused.headers["retry-after"]) <= 300
         assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
         assert json.loads(refused.text)["error"]["message"]
+
+
+async def running_sequences(stage: Stage) -> float:
+    """Return the sequences that the pool's model servers compute."""
+    total = 0.0
+    async with aiohttp.ClientSession() as session:
+        for server in stage.servers():
+            async with session.get(f"http://{server['status']['podIP']}:8000/metrics") as response:
+                text = await response.text()
+            total += sum(float(value) for value in RUNNING.findall(text))
+    return total
+
+
+def nightly_job(number: int, group: str = "", tokens: int = 32) -> Job:
+    body = {"model": NIGHTLY, "prompt": f"Job {number}.", "max_tokens": tokens, "ignore_eos": True}
+    return Job(
+        id=f"job-{number}",
+        generation="g",
+        path="/v1/completions",
+        body=json.dumps(body).encode(),
+        group=group,
+        submitted_at=time.time(),
+    )
+
+
+def test_the_subscriber_yields_to_chat_and_a_cancel_frees_the_engines(shared: Stage, tmp_path: Path) -> None:
+    url = shared.proxy_url()
+    picker = f"http://{shared.picker_pod()['status']['podIP']}:{names.METRICS_PORT}/metrics"
+
+    async def until(look: Callable[[], Awaitable[bool]]) -> float:
+        """Return the seconds until `look` returns True."""
+        begun = time.monotonic()
+        async with asyncio.timeout(BACK_AFTER_S):
+            while not await look():  # noqa: ASYNC110 - a cluster is awaited
+                await asyncio.sleep(0.05)
+        return time.monotonic() - begun
+
+    async def is_empty() -> bool:
+        return (await queue.backlog()).oldest_submitted_at is None
+
+    async def run() -> None:
+        batch = BatchProcess(tmp_path)
+        results = await open_results(f"file:{tmp_path}/results")
+        await queue.put([nightly_job(number) for number in range(60)])
+        async with InferenceClient(url, timeout_s=120) as client:
+            clients = Shared(client)
+            alone = await clients.chat(8)
+            await batch.start(
+                f"--queue=sqlite:{tmp_path}/q.db",
+                f"--results=file:{tmp_path}/results",
+                f"--gateway={url}",
+                f"--objective={BATCH}",
+                f"--picker-metrics={picker}",
+                "--http=",
+            )
+            try:
+                await until(lambda: is_running(1))
+                beside = await clients.chat(8, begin=100)
+                await until(is_empty)
+                found = [await results.read(f"job-{number}", "g") for number in range(60)]
+                # Long ones, whose answers take half a minute.
+                await queue.put([nightly_job(100 + number, "long", 1100) for number in range(4)])
+                await until(lambda: is_running(4))
+                await queue.cancel("long")
+                took = await until(lambda: is_running(0, most=True))
+                await until(is_empty)
+                cancelled = [await results.read(f"job-{100 + number}", "g") for number in range(4)]
+            finally:
+                await batch.end()
+                await results.close()
+                await queue.close()
+        print(f"cancelled inferences had ended after {took:.2f} s")
+        assert took < 10.0
+        assert [each.error for each in [*alone, *beside] if not each.ok] == []
+        assert median_s(beside) <= SLO_FACTOR * median_s(alone)
+        assert [None if one is None else one.status for one in found] == [200] * 60
+        ended = [one.finished_at for one in found if one is not None]
+        assert statistics.mean(ended[:20]) < statistics.mean(ended[20:40]) < statistics.mean(ended[40:])
+        assert [one and one.cause for one in cancelled] == [Cause.CANCELLED] * 4
+
+    async def is_running(count: int, *, most: bool = False) -> bool:
+        running = await running_sequences(shared)
+        return running <= count if most else running >= count
+
+    queue = SqliteQueue(tmp_path / "q.db")
+    asyncio.run(run())
 
 
 def send_chat(once: Once, number: int, tokens: int = 32) -> Result:
