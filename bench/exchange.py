@@ -62,6 +62,9 @@ class FixedRouter:
             reservations=(Reservation(row=0, generation=0, tokens=0),),
         )
 
+    def failed(self, request_id: str, status: int) -> None:
+        raise AssertionError
+
     def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
         pass
 

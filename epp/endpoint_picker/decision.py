@@ -175,6 +175,10 @@ class Router(Protocol):
         """Note a request that was refused without a call of `decide`: its body cannot be read or held."""
         ...
 
+    def failed(self, request_id: str, status: int) -> None:
+        """Note that the model server answered with an error; `status` is 400 or above."""
+        ...
+
     def first_byte(self, decision: Decision, record: Record) -> None:
         """Note the first token of the response: the prompt has been computed. A stream may have none.
 

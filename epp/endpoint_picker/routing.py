@@ -123,6 +123,10 @@ class PoolRouter:
         """Note a request that was refused without a call of `decide`."""
         self.decisions.unscheduled(request, refusal, waited=False)
 
+    def failed(self, request_id: str, status: int) -> None:
+        """Note the status of a model server's error, for the explanation."""
+        self.decisions.note_failure(request_id, status)
+
     # Waiting decisions.
 
     @property

@@ -34,6 +34,8 @@ class CountingRouter:
         self.decisions = Decisions(EndpointTable(), lambda: 0.0)
         self.headers: tuple[tuple[str, str], ...] = ()
         """Set on each request, as a decision says."""
+        self.failures: list[tuple[str, int]] = []
+        """(request id, status) of model servers' errors."""
         self.unrouted_refusals: list[Refusal] = []
 
     def decide(
@@ -60,6 +62,9 @@ class CountingRouter:
 
     def unrouted(self, request: InferenceRequest, refusal: Refusal) -> None:
         self.unrouted_refusals.append(refusal)
+
+    def failed(self, request_id: str, status: int) -> None:
+        self.failures.append((request_id, status))
 
     def first_byte(self, decision: Decision, record: Record) -> None:
         assert decision in self.held

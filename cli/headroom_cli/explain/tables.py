@@ -15,7 +15,7 @@ def listing(decisions: Sequence[Object]) -> str:
         where = each["endpoint"] or each["reason"]
         rows.append([
             age(each["ageSeconds"]), each["requestId"], each["model"] or "-", str(each["priority"]),
-            str(each["status"]), where,
+            "picked" if each["status"] is None else str(each["status"]), where,
         ])  # fmt: skip
     return table(rows)
 
@@ -33,6 +33,7 @@ def explanation(decision: Object, picker: str) -> str:
     else:
         facts += [
             ["Endpoint", decision["endpoint"]],
+            *([["Answer", f"{decision['status']} of the model server"]] if decision["status"] else []),
             ["Fallbacks", ", ".join(decision["fallbacks"]) or "-"],
             ["Prefix hit", f"{decision['prefixHit']:.0%}" + _source(decision)],
         ]

@@ -410,6 +410,8 @@ class Picking:
                 self._restorer = NameRestorer(*self._restore, events=record.streaming)
                 mutation = wire.remove_header("content-length")
             self._reader = reader
+        elif self._decision is not None:
+            self._router.failed(record.request_id, headers.status)
         decision = self._decision
         if decision is None or not decision.hooks.response_headers:
             return mutation

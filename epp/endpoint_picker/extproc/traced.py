@@ -58,6 +58,7 @@ class Asks:
         self.asked: InferenceRequest | None = None
         """The request of the latest call of `decide`, which is synchronous."""
         self.unrouted = router.unrouted
+        self.failed = router.failed
         self.reading = router.reading
         self.first_byte = router.first_byte
         self.response_headers = router.response_headers

@@ -111,6 +111,7 @@ class Decisions:
     __slots__ = (
         "_clock",
         "_endpoints",
+        "_failures",
         "_ring",
         "_scrapes",
         "_signals",
@@ -127,6 +128,8 @@ class Decisions:
         self._ring: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self._version = self._scrapes = -1
         self._watched = False
+        self._failures: dict[str, int] = {}
+        """Request id to the status of the model server's error; as many as decisions are kept."""
         self._waits: dict[str, tuple[float, int, int, str]] = {}
         """Request id to its wait; as many as decisions are kept."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
@@ -218,6 +221,17 @@ class Decisions:
         """Return how long a request was queued; None when it was not, or that is forgotten."""
         wait = self._waits.get(request_id[:NAME_LIMIT])
         return None if wait is None else Wait._make((round(wait[0], 4), *wait[1:]))
+
+    def note_failure(self, request_id: str, status: int) -> None:
+        """Keep the status of the error that the model server answered a request with."""
+        failures = self._failures
+        failures[request_id[:NAME_LIMIT]] = status
+        if len(failures) > self.capacity:
+            del failures[next(iter(failures))]
+
+    def failure_of(self, request_id: str) -> int | None:
+        """Return the status of the model server's error; None without one, or when that is forgotten."""
+        return self._failures.get(request_id[:NAME_LIMIT])
 
     def watch(self, watched: bool) -> None:
         """Keep more decisions from now on, or fewer again."""

@@ -80,7 +80,7 @@ def explaining(decisions: Decisions, query: Mapping[str, str], wall_clock: float
             continue
         if endpoint and endpoint not in kept.destination.split(","):
             continue
-        listed.append(_summary(kept, now, wall_clock))
+        listed.append(_summary(decisions, kept, now, wall_clock))
         if len(listed) == (limit or DEFAULT_LIMIT):
             break
     return _page(decisions, listed, "")
@@ -110,7 +110,7 @@ def _of_request(
         detail = yield from _detail(kept)
         wait = decisions.wait_of(request_id)
         queue = {} if wait is None else {"queue": wait._asdict()}
-        found.append({**_summary(kept, now, wall_clock), **queue, **detail})
+        found.append({**_summary(decisions, kept, now, wall_clock), **queue, **detail})
     return found
 
 
@@ -131,9 +131,12 @@ def _flag(name: str, text: str) -> bool | None:
     return text == "true"
 
 
-def _summary(kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
+def _summary(decisions: Decisions, kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
+    """Return one decision in short. Its status is that of the refusal or of the server's error, or None."""
     age = now - kept.at
-    outcome = Outcome.PICKED if kept.refusal is None else kept.refusal.outcome
+    refusal = kept.refusal
+    outcome = Outcome.PICKED if refusal is None else refusal.outcome
+    status = decisions.failure_of(kept.request_id) if refusal is None else outcome.http_status
     primary, *fallbacks = kept.destination.split(",")
     return {
         "requestId": kept.request_id,
@@ -143,8 +146,8 @@ def _summary(kept: Kept, now: float, wall_clock: float) -> dict[str, Any]:
         "objective": kept.objective,
         "priority": kept.priority,
         "outcome": outcome.value,
-        "status": outcome.http_status,
-        "reason": "" if kept.refusal is None else kept.refusal.message,
+        "status": status,
+        "reason": "" if refusal is None else refusal.message,
         "endpoint": primary,
         "fallbacks": fallbacks,
         "candidates": int(kept.rows.size),

@@ -54,7 +54,7 @@ def test_decisions_are_listed_newest_first(picker: str, capsys: pytest.CaptureFi
     assert main(["explain", "--address", picker]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:5] == ["AGE", "REQUEST", "MODEL", "PRIORITY", "ANSWER"]
-    assert {line.split()[1]: line.split()[4] for line in lines} == {"good": "200", "bad": "503"}
+    assert {line.split()[1]: line.split()[4] for line in lines} == {"good": "picked", "bad": "503"}
     assert main(["explain", "--address", picker, "--refused"]) == 0
     assert "no ready endpoint may serve this request" in capsys.readouterr().out
     assert main(["explain", "--address", picker, "--endpoint", "10.9.9.9:1"]) == 0
@@ -135,13 +135,14 @@ def test_each_stage_numbers_its_own_choice() -> None:
     nothing = {"filters": [], "scorers": [], "scored": [], "picker": "p"}
     decision = {
         "requestId": "r", "at": "now", "ageSeconds": 1.0, "model": "m", "objective": "", "priority": 0,
-        "reason": "", "endpoint": "10.0.0.1:8000", "fallbacks": [], "prefixHit": 0.0, "waited": False,
-        "candidates": 2, "endpoints": [{"endpoint": each, "name": name, **signals} for each, name in servers],
-        "stagesLeftOut": ["encode"],
+        "status": 404, "reason": "", "endpoint": "10.0.0.1:8000", "fallbacks": [], "prefixHit": 0.0,
+        "waited": False, "candidates": 2, "stagesLeftOut": ["encode"],
+        "endpoints": [{"endpoint": each, "name": name, **signals} for each, name in servers],
         "profiles": [{"name": name, "stage": name, "picked": each, **nothing} for each, name in servers],
     }  # fmt: skip
     facts, decode, prefill = tables.explanation(decision, "picker").split("\n\n")
     assert "Left out    encode stage" in facts
+    assert "Answer      404 of the model server" in facts
     assert decode.startswith("Profile decode (decode stage): 2 candidates")
     assert prefill.startswith("Profile prefill (prefill stage): 2 candidates")
     choices = [[line.split()[2] for line in part.splitlines()[-2:]] for part in (decode, prefill)]

@@ -43,15 +43,16 @@ async def server() -> AsyncIterator[Simulator]:
         await server.process.wait()
 
 
-@pytest.fixture
-async def stage(tmp_path: Path, server: Simulator) -> AsyncIterator[Stage]:
+@pytest.fixture(params=["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED"])
+async def stage(tmp_path: Path, server: Simulator, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """Serve the model server in each body mode in which a request may wait."""
     async with AsyncExitStack() as stack:
         stage = Stage(stack, tmp_path / "envoy.log")
         assert stage.router.apply_config(CONFIG), stage.router.config_error
         assert stage.router.apply_priorities(json.dumps(OBJECTIVES)), stage.router.priorities_error
         timer = WaitingTimer(stage.router, asyncio.get_running_loop())
         stack.callback(timer.close)
-        await stage.start(servers=0)
+        await stage.start(servers=0, modes=(request.param, request.param))
         stage.offer(Address(f"{server.host}:8000"))
         yield stage
 

@@ -514,6 +514,14 @@ def test_served_by_another_endpoint_gives_the_reservation_back() -> None:
     assert peer.router.ends == 1
 
 
+def test_the_router_hears_of_the_error_of_a_model_server() -> None:
+    for status in ("404", "200"):
+        peer = Peer()
+        peer.feed(wire.request_headers(), wire.request_body(wire.body_of(), end=True))
+        peer.feed(wire.response_headers(status=status, end=True))
+        assert peer.router.failures == ([("r-1", 404)] if status == "404" else [])
+
+
 def test_a_local_reply_of_the_proxy_before_the_body_is_complete() -> None:
     peer = Peer()
     peer.feed(wire.request_headers(), wire.request_body(b"{", end=False))

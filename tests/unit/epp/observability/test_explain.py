@@ -89,7 +89,7 @@ def test_a_pick_shows_its_candidates_cuts_and_scores() -> None:
     (found,) = explained(router, request_id="r")
     assert found["endpoint"] == decision.endpoint == "10.0.0.0:8000"
     assert found["fallbacks"] == ["10.0.0.1:8000"]
-    assert (found["outcome"], found["status"], found["reason"]) == ("picked", 200, "")
+    assert (found["outcome"], found["status"], found["reason"]) == ("picked", None, "")
     assert found["at"] == "2027-01-15T08:00:00.000+00:00"
     assert [
         (each["endpoint"], each["waiting"], each["metricsAgeSeconds"]) for each in found["endpoints"]
@@ -164,6 +164,19 @@ def test_refusals_say_why() -> None:
     (bad,) = explained(router, request_id="bad")
     assert (bad["status"], bad["reason"]) == (400, "no model")
     assert [each["requestId"] for each in explained(router, refused="true", limit="2")] == ["bad", "shed"]
+
+
+def test_the_error_of_a_model_server_is_the_status_of_its_request() -> None:
+    router = router_of(0, 4)
+    asked = router.decisions.capacity + 5
+    for number in range(asked):
+        router.failed(f"r{number}", 404)
+    ask(router, f"r{asked - 1}")
+    ask(router, "fine")
+    listed = {each["requestId"]: each["status"] for each in explained(router)}
+    assert (listed["fine"], listed[f"r{asked - 1}"]) == (None, 404)
+    kept = [router.decisions.failure_of(f"r{number}") for number in range(asked)]
+    assert kept == [None] * 5 + [404] * (asked - 5)
 
 
 def test_the_listing_is_filtered_and_limited() -> None:
