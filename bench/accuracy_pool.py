@@ -16,6 +16,7 @@ from endpoint_picker.config.registry import Registry
 from endpoint_picker.datalayer.prefix_index import BYTES_PER_TOKEN
 from endpoint_picker.datalayer.table import EndpointTable
 from endpoint_picker.decision import Decision
+from endpoint_picker.latency.board import RATE_S, RECENT
 from endpoint_picker.record import Record
 from latency_contract.schema import INPUT_NAMES, AdapterState, Role
 from model_server_sim.engine import Request, Sequence
@@ -74,15 +75,15 @@ class _Seen:
         self.rate_at = 0.0
 
     def rate(self, now: float) -> float:
-        return self.prefill_rate * float(np.exp((self.rate_at - now) / 10.0))
+        return self.prefill_rate * float(np.exp((self.rate_at - now) / RATE_S))
 
     def sent(self, tokens: float, now: float) -> None:
-        self.prefill_rate = self.rate(now) + tokens / 10.0
+        self.prefill_rate = self.rate(now) + tokens / RATE_S
         self.rate_at = now
 
     def answered(self, tpot_s: float) -> None:
         self.answers += 1
-        weight = 1.0 / min(self.answers, 8)
+        weight = 1.0 / min(self.answers, RECENT)
         self.tpot_s = tpot_s if self.answers == 1 else self.tpot_s + weight * (tpot_s - self.tpot_s)
 
 
@@ -194,7 +195,7 @@ class RecordingPolicy(PickerPolicy):
         asked.simulated = request
         record = Record(now)
         record.request_id, record.model, record.streaming = request.request_id, asked.model, True
-        before = _Before(router.table)
+        before = _Before(router.table, request.adapter)
         answer = router.decide(asked, self._subset(request), resume)  # type: ignore[arg-type]
         assert isinstance(answer, Decision), answer
         pick = self._answer(router, answer, record, request)
@@ -247,7 +248,7 @@ class RecordingPolicy(PickerPolicy):
             "recent_tpot_s": seen.tpot_s,
             "recent_prefill_rate": seen.rate(now),
             "quiet_s": now - before.progress_at[row] if before.awaiting[row] else 0.0,
-            "adapter_state": before.adapter_state(table, request.adapter, row),
+            "adapter_state": before.adapter_states[row],
             "role": role,
             "endpoint_class": 0,
         }
@@ -292,7 +293,7 @@ class RecordingPolicy(PickerPolicy):
             seen.answered(tpot)
             key = f"{request.adapter or request.model}/{request.tenant}"
             count, mean = self._expected.get(key, (0, 0.0))
-            self._expected[key] = count + 1, mean + (request.output_tokens - mean) / min(count + 1, 50)
+            self._expected[key] = count + 1, mean + (request.output_tokens - mean) / min(count + 1, 4 * RECENT)
         if self._trace.prefill_servers:
             ttft, tpot, e2e = (
                 (ttft, np.nan, e2e) if request.request_id.endswith("-p") else (np.nan, tpot, e2e)
@@ -305,6 +306,7 @@ class _Before:
     """The table's columns before a decision reserves."""
 
     __slots__ = (
+        "adapter_states",
         "awaiting",
         "inflight",
         "kv_usage",
@@ -315,7 +317,11 @@ class _Before:
         "waiting",
     )
 
-    def __init__(self, table: EndpointTable) -> None:
+    def __init__(self, table: EndpointTable, adapter: str | None) -> None:
+        # The decision itself makes the adapter resident in the picker's memory.
+        self.adapter_states = [
+            self._adapter_state(table, adapter, row) for row in range(len(table.endpoints))
+        ]
         self.waiting = table.waiting.tolist()
         self.running = table.running.tolist()
         self.kv_usage = table.kv_usage.tolist()
@@ -326,16 +332,18 @@ class _Before:
         self.progress_at = list(table.progress_at)
 
     @staticmethod
-    def adapter_state(table: EndpointTable, adapter: str | None, row: int) -> AdapterState:
-        if adapter is None:
-            return AdapterState.NONE
+    def _adapter_state(table: EndpointTable, adapter: str | None, row: int) -> AdapterState:
         adapters = table.adapters
+        if adapter is None or not adapters.is_known(adapter):
+            return AdapterState.NONE
         if row in adapters.running(adapter):
             return AdapterState.RUNNING
         if row in adapters.resident(adapter):
             return AdapterState.RESIDENT
+        if not adapters.slots[row]:
+            return AdapterState.UNKNOWN
         has_room = adapters.held[row] < adapters.slots[row] or np.isfinite(adapters.idle_since[row])
-        return AdapterState.LOADABLE if has_room or not adapters.slots[row] else AdapterState.FULL
+        return AdapterState.LOADABLE if has_room else AdapterState.FULL
 
 
 class Limited:
