@@ -293,7 +293,10 @@ class RecordingPolicy(PickerPolicy):
             seen.answered(tpot)
             key = f"{request.adapter or request.model}/{request.tenant}"
             count, mean = self._expected.get(key, (0, 0.0))
-            self._expected[key] = count + 1, mean + (request.output_tokens - mean) / min(count + 1, 4 * RECENT)
+            self._expected[key] = (
+                count + 1,
+                mean + (request.output_tokens - mean) / min(count + 1, 4 * RECENT),
+            )
         if self._trace.prefill_servers:
             ttft, tpot, e2e = (
                 (ttft, np.nan, e2e) if request.request_id.endswith("-p") else (np.nan, tpot, e2e)

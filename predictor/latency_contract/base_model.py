@@ -24,6 +24,9 @@ _TTFT_TERMS: Final = (
     "adapter_load",
     "waiting_by_pace",
     "recent_tpot_s",
+    "adapter_wait",
+    "adapter_wait_x_ahead",
+    "unseen_requests",
 )
 _TPOT_TERMS: Final = (
     "constant",
@@ -70,6 +73,9 @@ def margins(matrix: Matrix, target: Target, coefficients: Sequence[float]) -> ND
 
 def _ttft_terms(matrix: Matrix) -> Floats:
     adapter = matrix[:, COLUMN["adapter_state"]]
+    # Such a request waits until an adapter's last request ends; what is queued for the others' slots does not
+    # delay requests that have theirs.
+    waits = (adapter == AdapterState.FULL).astype(np.float64)
     pace = _column(matrix, "recent_tpot_s")
     return np.column_stack(
         [
@@ -79,9 +85,12 @@ def _ttft_terms(matrix: Matrix) -> Floats:
             _column(matrix, "ahead_requests"),
             _column(matrix, "batch_requests"),
             _column(matrix, "kv_used_tokens"),
-            (adapter >= AdapterState.LOADABLE).astype(np.float64),
+            (adapter == AdapterState.LOADABLE).astype(np.float64),
             _column(matrix, "waiting_requests") * pace,
             pace,
+            waits,
+            waits * _column(matrix, "ahead_requests"),
+            (1 - waits) * _column(matrix, "unseen_requests"),
         ]
     )
 

@@ -146,7 +146,7 @@ TARGETS: Final = tuple(Target)
 TARGET_NAMES: Final = tuple(each.name.lower() for each in Target)
 
 #: Grows when the meaning of a feature, a regime or a term of the base model changes while names stay.
-MEANING: Final = 1
+MEANING: Final = 2
 
 
 def _digest() -> bytes:

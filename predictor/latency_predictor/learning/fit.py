@@ -165,7 +165,6 @@ def _parameters(settings: FitSettings, count: int) -> dict[str, object]:
         "eta": settings.rate,
         "min_child_weight": max(4.0, count / 400),
         "subsample": 0.7,
-        "colsample_bytree": 0.7,
         "nthread": settings.threads,
         "seed": settings.seed,
     }

@@ -120,17 +120,22 @@ def sums_of(forest: Forest, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return _sums(_compiled, forest, matrix)
 
 
-def compile_kernel() -> None:
-    """Compile the kernel, which takes seconds, before calls come. Without numba there is nothing to do.
+def compile_kernel() -> str:
+    """Compile the kernel, which takes seconds, before calls come; return what is worth a warning.
 
-    Where the folder of compiled code lacks this CPU's and cannot be written, it is left out.
+    Where the folder of compiled code cannot be used, or lacks this CPU's and cannot be written, it is left
+    out.
     """
     global _compiled  # noqa: PLW0603 - one kernel a process
+    if numba is None:
+        return "numba is not installed: trees are evaluated by numpy, which is many times slower"
     try:
         _call_kernel()
-    except OSError:
+    except Exception as error:  # whatever numba finds in that folder
         _compiled = _jitted(cache=False)
         _call_kernel()
+        return f"compiled code in {numba.config.CACHE_DIR or 'memory'} is not used: {error}"
+    return ""
 
 
 def _call_kernel() -> None:

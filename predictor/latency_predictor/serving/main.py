@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import sys
 
 from latency_predictor.listening import beat, end_signal, listen, log_addresses, run_command, serve_http
@@ -12,6 +13,8 @@ from latency_predictor.serving.kernel import compile_kernel
 from latency_predictor.serving.service import PredictionService
 from latency_predictor.serving.settings import PredictorSettings
 from lean_grpc import HealthService, Server
+
+_log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -25,7 +28,8 @@ async def run(chosen: PredictorSettings) -> None:
     over = end_signal()
     service = PredictionService()
     follower = Follower(chosen.models, service.use)
-    compile_kernel()
+    if warning := compile_kernel():
+        _log.warning("%s", warning)
     # Listen only once the newest bundle is in use, so that a server that is started again answers with it.
     await follower.look()
     gc.collect()

@@ -6,7 +6,7 @@ import pytest
 from latency_contract.base_model import FLOOR_S, TERMS, margins, terms
 from latency_contract.calibration import seconds
 from latency_contract.matrix import build
-from latency_contract.schema import AdapterState, Target
+from latency_contract.schema import COLUMN, AdapterState, Target
 
 ROW = build(
     {
@@ -39,10 +39,22 @@ def test_terms_by_hand() -> None:
             "adapter_load": 1,
             "waiting_by_pace": 0.04,
             "recent_tpot_s": 0.02,
+            "adapter_wait": 0,
+            "adapter_wait_x_ahead": 0,
+            "unseen_requests": 1,
         }
     )
     assert terms(ROW, Target.TPOT)[0] == pytest.approx([1, 13, 5000, 400, 0.02, 8])
     assert terms(ROW, Target.E2E)[0, -1] == pytest.approx(100 * 8)
+
+
+def test_a_request_whose_adapter_has_no_slot_waits_by_terms_of_its_own() -> None:
+    row = ROW.copy()
+    row[0, COLUMN["adapter_state"]] = AdapterState.FULL
+    found = dict(zip(TERMS[Target.TTFT], terms(row, Target.TTFT)[0], strict=True))
+    assert found["adapter_wait"] == 1
+    assert found["adapter_wait_x_ahead"] == 3
+    assert found["adapter_load"] == found["unseen_requests"] == 0
 
 
 def test_margin_is_the_logarithm_of_the_sum() -> None:

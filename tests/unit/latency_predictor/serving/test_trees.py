@@ -1,5 +1,7 @@
 """Trees as the prediction server evaluates them, beside XGBoost itself."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xgboost
@@ -98,3 +100,32 @@ def test_ubjson_is_read_as_xgboost_writes_it() -> None:
     booster.load_model(bytearray(trees()))
     whole = decode(bytes(booster.save_raw("ubj")))
     assert whole["learner"]["learner_model_param"]["num_feature"] == str(WIDTH)
+
+
+@pytest.mark.skipif(not kernel.IS_COMPILED, reason="there is no numba here")
+def test_a_damaged_folder_of_compiled_code_costs_the_time_to_compile_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel, "_compiled", kernel._jitted(cache=True))
+    forest, matrix = read(trees(), width=WIDTH, heads=2), rows_of(20)
+    expected = kernel.sums_in_numpy(forest, matrix)
+    assert kernel.compile_kernel() == ""
+    kept = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert kept
+    for damaged in kept:
+        damaged.write_bytes(b"\x80damaged")
+    monkeypatch.setattr(kernel, "_compiled", kernel._jitted(cache=True))
+    assert "is not used" in kernel.compile_kernel()
+    np.testing.assert_array_equal(kernel.sums_of(forest, matrix), expected)
+
+
+def test_without_numba_a_warning_says_so_and_the_sums_are_those_of_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel, "numba", None)
+    monkeypatch.setattr(kernel, "_compiled", kernel._walk_in_numpy)
+    assert "numba is not installed" in kernel.compile_kernel()
+    content, matrix = trees(), rows_of(20)
+    sums = kernel.sums_of(read(content, width=WIDTH, heads=2), matrix)
+    np.testing.assert_allclose(sums, margins(content, matrix), rtol=0, atol=1e-5)
