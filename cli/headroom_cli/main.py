@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="headroom",
         description="Headroom: a local cluster to try it in, what pickers do and why, simulated pools.",
+        epilog="Begin with `headroom demo up`: a cluster here, an InferencePool in it, and requests.",
     )
     whole.add_argument("--version", action="version", version=release_version())
     groups = whole.add_subparsers(required=True, metavar="GROUP")
@@ -41,7 +42,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    given = parser().parse_args(argv)
+    command_line = parser()
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        command_line.print_help(sys.stderr)
+        return 2
+    given = command_line.parse_args(arguments)
     try:
         return int(given.run(given))
     except (LocalClusterError, DemoError, PickerPageError, SimulateError) as error:

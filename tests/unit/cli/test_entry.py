@@ -8,6 +8,7 @@ import pytest
 
 import endpoint_picker.entry
 import headroom_cli.entry
+import headroom_cli.main
 import inference_operator.entry
 import model_server_sim.entry
 
@@ -56,3 +57,12 @@ def test_a_command_without_its_dependencies_names_the_extra(
 def test_the_scripts_run_these_entries() -> None:
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert {each.name: each.load() for each in scripts if each.name in COMMANDS} == COMMANDS
+
+
+def test_without_arguments_the_groups_and_the_first_command_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert headroom_cli.main.main([]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "a pool's endpoints and queue" in shown
+    assert "Begin with `headroom demo up`" in shown
