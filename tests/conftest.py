@@ -1,6 +1,7 @@
 """For every test: no property test is timed, and a file of tests answers for what it leaves open."""
 
 import gc
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# A shell's background jobs ignore SIGINT, their children as well; tests send it to the commands they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

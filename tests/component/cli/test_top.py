@@ -91,6 +91,7 @@ def test_frames_follow_each_other_until_control_c(picker: str) -> None:
         assert terminal.interrupt() == 0
     finally:
         terminal.process.kill()
+        terminal.process.wait()
 
 
 @pytest.mark.timeout(180)
