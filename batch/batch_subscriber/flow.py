@@ -7,7 +7,8 @@ The subscriber and the pool simulation drive this code. Three things move the li
 - the picker's metrics: a pool below saturation raises it by a part of itself at each reading; a saturated one
   lowers it, unless the picker says that hardly any request of a negative priority waits: then the pool is
   exactly full, and the limit stays;
-- bounds: `most`, and the concurrency that replicas and their measured throughput justify (`throughput.py`).
+- bounds: `most`, and, while no picker shows its saturation, the concurrency that replicas and their measured
+  throughput justify (`throughput.py`).
 """
 
 from dataclasses import dataclass
@@ -75,8 +76,8 @@ class Flow:
     """The limit of one gateway, and what is in flight. Times are seconds of a monotonic clock."""
 
     __slots__ = (
-        "_epoch", "_is_probing", "_limit", "_read_at", "_reading", "_replicas", "_resume_at", "_settings",
-        "_throughput", "in_flight",
+        "_epoch", "_is_probing", "_limit", "_now", "_read_at", "_reading", "_replicas", "_resume_at",
+        "_settings", "_throughput", "in_flight",
     )  # fmt: skip
 
     def __init__(self, settings: FlowSettings) -> None:
@@ -88,6 +89,7 @@ class Flow:
         self._resume_at = float("-inf")
         self._reading = Reading()
         self._read_at = float("-inf")
+        self._now = float("-inf")
         self._replicas: int | None = None
         self.in_flight = 0
         """Requests that were sent and have not ended."""
@@ -96,8 +98,11 @@ class Flow:
     def limit(self) -> int:
         """Return the requests that may be in flight, at least 1."""
         bound = min(self._limit, float(self._settings.most))
-        justified = self._throughput.bound(self._replicas)
-        return max(1, int(bound if justified is None else min(bound, justified)))
+        if self.reading(self._now).saturation is None:
+            justified = self._throughput.bound(self._replicas)
+            if justified is not None:
+                bound = min(bound, justified)
+        return max(1, int(bound))
 
     @property
     def paused_until(self) -> float:
@@ -106,6 +111,7 @@ class Flow:
 
     def room(self, now: float) -> int:
         """Return how many requests may be sent now."""
+        self._now = now
         return 0 if now < self._resume_at else max(0, self.limit - self.in_flight)
 
     def sent(self, now: float) -> Ticket:
@@ -119,6 +125,7 @@ class Flow:
         `wait_s` is how long a refused request has to wait. Nothing else is sent until then either when no
         request is in flight that could show room earlier.
         """
+        self._now = now
         was_limited = self.in_flight >= self.limit
         self.in_flight -= 1
         if outcome is Outcome.SERVED:
@@ -137,6 +144,7 @@ class Flow:
 
     def read(self, now: float, reading: Reading) -> None:
         """Take a page of the picker's metrics."""
+        self._now = now
         self._take_replicas(reading.replicas)
         self._reading, self._read_at = reading, now
         if reading.saturation is None:
@@ -156,7 +164,7 @@ class Flow:
 
     def reading(self, now: float) -> Reading:
         """Return the last reading while it is young enough, else an empty one."""
-        return self._reading if now - self._read_at <= READING_LIFE_S else Reading()
+        return self._reading if now <= self._read_at + READING_LIFE_S else Reading()
 
     def _lower(self) -> None:
         """Lower the limit: from what is in flight, since an unused limit says nothing about the pool."""

@@ -12,7 +12,7 @@ from typing import Final
 #: A window has at least these many requests and seconds; the best of the last windows counts.
 WINDOW_REQUESTS: Final = 20
 WINDOW_S: Final = 10.0
-WINDOWS: Final = 30
+WINDOWS: Final = 10
 
 
 class Throughput:

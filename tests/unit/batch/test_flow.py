@@ -109,6 +109,10 @@ def test_replicas_and_their_measured_throughput_bound_the_limit() -> None:
         now += 0.5
         flow.ended(now, ticket, Outcome.SERVED)
     assert flow.limit == 4
+    # A picker that shows its saturation knows better.
+    flow.read(now, Reading(saturation=0.9, replicas=2))
+    assert flow.limit == 10
+    assert flow.room(now + 3.1) == 4
 
 
 @given(
