@@ -73,6 +73,14 @@ IMAGES: Final = {
         },
         prepare="from latency_predictor.serving.kernel import compile_kernel; compile_kernel()",
     ),
+    "batch": Contents(
+        name="headroom-batch",
+        title="Headroom batch subscriber and batches API",
+        extra="batch",
+        command="headroom-batch",
+        # asyncpg and redis ask for it before Python 3.11.3.
+        without=("async-timeout",),
+    ),
     "simulator": Contents(
         name="headroom-model-server-sim",
         title="Headroom model server simulator",

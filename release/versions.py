@@ -16,7 +16,7 @@ TREE: Final = Path(__file__).resolve().parent.parent
 #: Semantic versions that are versions of Python packages, too, as those of pre-releases are not.
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 
-_IMAGE: Final = r"\bheadroom-(?:operator|epp|predictor|model-server-sim):(\d+\.\d+\.\d+)"
+_IMAGE: Final = r"\bheadroom-(?:operator|epp|predictor|batch|model-server-sim):(\d+\.\d+\.\d+)"
 _YAML: Final = (_IMAGE, r"\bnewTag: (\d+\.\d+\.\d+)")
 #: Files by glob, and the patterns of places in them: the group is the version.
 PLACES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (

@@ -41,6 +41,7 @@ def default_images() -> dict[str, ImageCommand]:
         "headroom-predictor": ImageCommand(
             (f"{scripts}/headroom-predictor",), {"PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin"}
         ),
+        "headroom-batch": ImageCommand((f"{scripts}/headroom-batch",)),
         "headroom-model-server-sim": ImageCommand((sys.executable, "-m", "model_server_sim")),
     }
     if (envoy := _envoy()) is not None:
