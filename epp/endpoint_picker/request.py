@@ -47,6 +47,7 @@ class InferenceRequest:
         "body_bytes",
         "chunks",
         "headers",
+        "ids_at",
         "max_tokens",
         "model",
         "objective",
@@ -81,6 +82,9 @@ class InferenceRequest:
 
         b"" when no plugin reads prompts (`Plugin.reads_prompt`).
         """
+        self.ids_at = -1
+        """Where the prompt's token ids begin in `prompt`, four bytes each, little-endian, to its end; -1: the
+        prompt does not consist of token ids."""
         self.prompt_bytes = len(prompt)
         """Size of the prompt as text, an estimate where it is not laid out to its end."""
         self.stream = stream

@@ -41,7 +41,7 @@ def outcome(reading: Reading) -> tuple[object, ...]:
         return ("refused", str(error), error.too_large)
     assert len(parsed.prompt) <= MAX_MATERIAL_BYTES
     parsed.model.encode()
-    return parsed.model, parsed.prompt, parsed.stream, parsed.max_tokens, parsed.state, parsed.model_span
+    return *_said(parsed), parsed.model_span
 
 
 def run(given: bytes) -> tuple[object, ...]:
@@ -66,15 +66,15 @@ def run(given: bytes) -> tuple[object, ...]:
     if not name:
         try:
             once = read(api, body, boundary=b"b")
-            whole = (outcome(once) if isinstance(once, Reading) else _said(once))[:5]
+            whole = (outcome(once) if isinstance(once, Reading) else _said(once))[:6]
         except InvalidBodyError as error:
             whole = ("refused", str(error), error.too_large)
-        assert whole == found[0][:5], "a small body is read otherwise than a large one"
+        assert whole == found[0][:6], "a small body is read otherwise than a large one"
         if api.form is Form.JSON:  # from 16 KiB on a body is read by another decoder
             padded = body + b" " * 16_384
             try:
                 once = read(api, padded)
-                long = (outcome(once) if isinstance(once, Reading) else _said(once))[:5]
+                long = (outcome(once) if isinstance(once, Reading) else _said(once))[:6]
             except InvalidBodyError:
                 long = ("refused",)
             same = long == whole or long[0] == whole[0] == "refused"
@@ -87,4 +87,7 @@ def run(given: bytes) -> tuple[object, ...]:
 
 
 def _said(parsed: object) -> tuple[object, ...]:
-    return tuple(getattr(parsed, name) for name in ("model", "prompt", "stream", "max_tokens", "state"))
+    return tuple(getattr(parsed, name) for name in _SAID)
+
+
+_SAID = ("model", "prompt", "ids_at", "stream", "max_tokens", "state")

@@ -16,6 +16,8 @@ from endpoint_picker.request import InferenceRequest
 
 #: Assumed size of an item's embeddings, in bytes.
 ITEM_BYTES: Final = 2 << 20
+#: Longest body that is searched for them, in bytes: the event loop waits for it.
+MAX_BODY: Final = 4 << 20
 #: Most items of a request.
 MAX_ITEMS: Final = 1024
 #: Most items of a server, whatever its cache is said to hold.
@@ -51,7 +53,9 @@ _KINDS: Final = {
 
 
 def items_of(request: InferenceRequest) -> list[Item]:
-    """Return the media of a chat's messages, in order; at most `MAX_ITEMS`, none where the body is odd."""
+    """Return the media of a chat's messages, in order; at most `MAX_ITEMS`, none in an odd or a long body."""
+    if request.body_bytes > MAX_BODY:
+        return []
     body = request.body
     if not any(f'"{each}"'.encode() in body for each in MEDIA_TYPES):
         return []

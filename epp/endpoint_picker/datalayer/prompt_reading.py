@@ -14,11 +14,14 @@ from xxhash import xxh3_128_digest
 
 from endpoint_picker.datalayer.kv_events import TOKEN_BYTES
 from endpoint_picker.request import InferenceRequest, Media, Tokens
+from ext_proc.body import material
 
 #: Bytes of a completions prompt in a piece of `Prompt.pieces`.
 PIECE_BYTES: Final = 1024
 #: Longest body that is read, in bytes, and most messages of a chat: the event loop waits for them.
 MAX_BODY: Final = 2 << 20
+#: Longest list of token ids, in bytes of JSON, that is read here: longer ones come with the prompt material.
+_MAX_LIST: Final = 131_072
 MAX_MESSAGES: Final = 4096
 #: Types of a message's parts that are no text.
 MEDIA_TYPES: Final = ("image_url", "video_url", "audio_url", "input_audio", "input_image")
@@ -52,7 +55,7 @@ class _Body(msgspec.Struct):
 _read_body: Final = msgspec.json.Decoder(_Body).decode
 _read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _read_text: Final = msgspec.json.Decoder(str).decode
-_read_ids: Final = msgspec.json.Decoder(list[int]).decode
+read_ids: Final = msgspec.json.Decoder(list[int]).decode
 _write: Final = msgspec.json.Encoder().encode
 
 
@@ -112,6 +115,8 @@ def prompt_of(request: InferenceRequest) -> Prompt | Tokens | None:
     is_chat = path.endswith(_CHAT)
     if not (is_chat or path.endswith(_COMPLETION)):
         return None
+    if request.ids_at >= 0:
+        return None if is_chat else _given(request)
     if request.body_bytes > MAX_BODY:
         return Tokens(b"", "too-long")
     try:
@@ -128,6 +133,16 @@ def prompt_of(request: InferenceRequest) -> Prompt | Tokens | None:
         return None
 
 
+def _given(request: InferenceRequest) -> Tokens | None:
+    """Return the token ids that the prompt consists of: those that the prompt material has."""
+    at = request.ids_at
+    salt = material.salt_of(request.prompt[:at])
+    if salt is None:
+        return None
+    end = len(request.prompt) - (len(request.prompt) - at) % TOKEN_BYTES
+    return Tokens(request.prompt[at:end], "prompt", salt=salt)
+
+
 def _completion(body: _Body, model: str) -> Prompt | Tokens | None:
     raw = bytes(body.prompt).strip()
     if raw[:1] == b"[":
@@ -135,7 +150,9 @@ def _completion(body: _Body, model: str) -> Prompt | Tokens | None:
         if len(items) == 1 and bytes(items[0]).lstrip()[:1] in (b"[", b'"'):
             raw = bytes(items[0]).strip()  # a list of one prompt
         if raw[:1] == b"[":
-            return tokens_of(_read_ids(raw), "prompt", salt=body.cache_salt or "")
+            if len(raw) > _MAX_LIST:
+                return Tokens(b"", "too-long")
+            return tokens_of(read_ids(raw), "prompt", salt=body.cache_salt or "")
     text = _read_text(raw)
     pieces = [raw[start : start + PIECE_BYTES] for start in range(0, len(raw), PIECE_BYTES)]
     return Prompt(body, model, pieces, text, has_media=False)
@@ -156,7 +173,9 @@ class _Span(msgspec.Struct):
     length: int
 
 
-class _Features(msgspec.Struct):
+class Features(msgspec.Struct):
+    """Images and the like in an answer: by kind their hashes, and where their tokens stand."""
+
     mm_hashes: dict[str, list[str]] = {}
     mm_placeholders: dict[str, list[_Span]] = {}
 
@@ -165,7 +184,7 @@ class _Answer(msgspec.Struct):
     tokens: list[int] | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    features: _Features | None = None
+    features: Features | None = None
 
 
 _read_answer: Final = msgspec.json.Decoder(_Answer).decode
@@ -187,13 +206,14 @@ def answered_tokens(answer: bytes) -> Tokens | None:
     ids = next(filter(None, lists), None)
     if not ids or len(ids) > MAX_TOKENS:
         return None
-    tokens = tokens_of(ids, "server", media=_media(found.features))
+    tokens = tokens_of(ids, "server", media=media_of(found.features))
     if tokens is None:
         raise ValueError("the answer's tokens are no token ids")
     return tokens
 
 
-def _media(features: _Features | None) -> tuple[Media, ...]:
+def media_of(features: Features | None) -> tuple[Media, ...]:
+    """Return the images and the like that an answer tells of."""
     if features is None:
         return ()
     found = []

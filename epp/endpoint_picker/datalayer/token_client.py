@@ -4,17 +4,24 @@ import asyncio
 import json
 import logging
 import ssl
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import aiohttp
 
-from endpoint_picker.datalayer.prompt_reading import answered_tokens, tokens_of
+from endpoint_picker.datalayer.prompt_reading import answered_tokens
+from endpoint_picker.datalayer.token_answer import AnswerReading
 from endpoint_picker.datalayer.tokenizing import Job, TokenizePlan, Tokenizing
+from endpoint_picker.request import Tokens
 
 #: Longest answer that is read, in bytes: a million tokens take six to seven.
 MAX_ANSWER: Final = 8 << 20
+#: Longest answer that is read in one go, in bytes: half a millisecond.
+_AT_ONCE: Final = 65_536
+#: Token ids of the tokenizer file that are taken over at a time, in the thread.
+_IDS_AT_ONCE: Final = 8192
 #: Connections to all servers together, and to each.
 CONNECTIONS: Final = 128
 CONNECTIONS_EACH: Final = 16
@@ -108,13 +115,19 @@ class TokenClient:
             if response.status != 200:
                 # 404 and 405: the server has no such call at all.
                 return None, 400 <= response.status < 500 and response.status not in (404, 405, 408, 429)
-            answer = await response.content.read(MAX_ANSWER + 1)
-            while len(answer) <= MAX_ANSWER:
-                more = await response.content.read(MAX_ANSWER + 1 - len(answer))
-                if not more:
-                    return answered_tokens(answer), True
-                answer += more
-            return None, True
+            pieces, size = [], 0
+            async for piece in response.content.iter_any():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_ANSWER:
+                    return None, True
+        if size <= _AT_ONCE:
+            return answered_tokens(b"".join(pieces)), True
+        reading = AnswerReading(pieces)
+        while not reading.done:
+            reading.advance()
+            await asyncio.sleep(0)
+        return reading.tokens, True
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -130,7 +143,7 @@ class TokenClient:
     async def _in_thread(self, text: str) -> Any:
         if self._thread is None or self._encode is None:
             return None
-        return tokens_of(await self._loop.run_in_executor(self._thread, self._encode, text), "local")
+        return await self._loop.run_in_executor(self._thread, _local_tokens, self._encode, text)
 
     async def _load(self, file: str) -> None:
         """Load the tokenizer file in the thread: it takes seconds."""
@@ -163,6 +176,14 @@ def _tls(plan: TokenizePlan | None) -> ssl.SSLContext | bool:
     if plan.client_cert_path:
         context.load_cert_chain(plan.client_cert_path, plan.client_key_path or None)
     return context
+
+
+def _local_tokens(encode: Callable[[str], list[int]], text: str) -> Tokens:
+    """Return a text's tokens; the interpreter lets other threads run in between."""
+    ids, found = encode(text), array("I")
+    for at in range(0, len(ids), _IDS_AT_ONCE):
+        found.extend(ids[at : at + _IDS_AT_ONCE])
+    return Tokens(found.tobytes(), "local")
 
 
 def _encoder(file: str) -> Callable[[str], list[int]]:

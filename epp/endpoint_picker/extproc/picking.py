@@ -296,6 +296,7 @@ class Picking:
         assert request is not None  # noqa: S101 - set before
         record.model = request.model = parsed.model
         request.prompt = parsed.prompt
+        request.ids_at = parsed.ids_at
         size = len(parsed.prompt)
         request.prompt_bytes = size if 0 < size < MAX_MATERIAL_BYTES else request.body_bytes
         record.streaming = request.stream = parsed.stream

@@ -12,7 +12,7 @@ piece marks work without output.
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -60,6 +60,12 @@ _as_ids: Final = msgspec.json.Decoder(list[int]).decode
 _as_text: Final = msgspec.json.Decoder(str).decode
 
 
+class Ids(bytes):
+    """Token ids as a piece of prompt material: four bytes each, little-endian."""
+
+    __slots__ = ()
+
+
 class Value:
     """A JSON value, perhaps only its beginning."""
 
@@ -78,8 +84,12 @@ class Value:
 def bounded(pieces: Iterable[bytes], size: int = 0, count: int = 0) -> Iterator[bytes]:
     """Yield the pieces up to the limits, after `count` of `size` bytes; later ones are not even laid out."""
     for number, piece in enumerate(pieces, count + 1):
-        yield piece[: MAX_MATERIAL_BYTES - size]
         size += len(piece)
+        if size <= MAX_MATERIAL_BYTES:
+            yield piece
+        else:
+            cut = piece[: MAX_MATERIAL_BYTES - size]
+            yield Ids(cut) if type(piece) is Ids else cut
         if size >= MAX_MATERIAL_BYTES or number >= MAX_PIECES:
             return
 
@@ -143,6 +153,32 @@ def _unescaped(inner: bytes) -> bytes:
 def whole(raw: Raw) -> bytes:
     """Return a value as it is written, its long base64 strings as digests."""
     return condensed(bytes(raw))[:MAX_MATERIAL_BYTES]
+
+
+def ids_at(pieces: Sequence[bytes]) -> int:
+    """Return where the token ids begin that a prompt's pieces end with; -1 where it does not consist of them.
+
+    Before them may be what keeps prompts apart, but no other part of the prompt.
+    """
+    if not pieces or type(pieces[-1]) is not Ids:
+        return -1
+    at = 0
+    for number, piece in enumerate(pieces):
+        if type(piece) is Ids:
+            alone = number == 0 or pieces[number - 1] == NEXT  # what keeps prompts apart ends with it
+            return at if alone and all(type(other) is Ids for other in pieces[number:]) else -1
+        at += len(piece)
+    return -1
+
+
+def salt_of(beginning: bytes) -> str | None:
+    """Return the salt, "" for none, of a prompt that begins so before its token ids; None: it is no text."""
+    if not beginning.startswith(SALT):
+        return ""
+    try:
+        return _as_text(beginning[1 : beginning.index(NEXT)])
+    except (ValueError, UnicodeError):
+        return None
 
 
 def has_media(prompt: bytes) -> bool:
@@ -253,24 +289,37 @@ def sequence(value: Value) -> Iterator[bytes]:
             yield whole(raw)
     elif raw[1:64].lstrip()[:1] in b"-0123456789" and raw[1:64].strip():
         yield from _ids(value)
+    elif (only := _only_list(raw)) is not None:
+        yield from _ids(only)
     else:
         for number, item in enumerate(elements(value)):
             if number:
                 yield START
             inner = bytes(item)
             if inner.startswith(b"["):
-                yield from _ids(Value(inner))
+                yield from _ids(Value(inner, whole=inner.endswith(b"]")))
             elif inner.startswith(b'"'):
                 yield text(inner)
             else:
                 yield whole(inner)
 
 
+def _only_list(raw: bytes) -> Value | None:
+    """Return the list that a list consists of, perhaps only its beginning; None for another list."""
+    if raw[1:64].lstrip()[:1] != b"[":
+        return None
+    at = raw.index(b"[", 1)
+    close = raw.find(b"]", at)
+    if close < 0:
+        return Value(raw[at:], whole=False)
+    return Value(raw[at : close + 1]) if raw[close + 1 : close + 64].strip() in (b"]", b"") else None
+
+
 def _ids(value: Value) -> Iterator[bytes]:
     """Lay out token ids; of a list that holds something else, the values as they are written."""
     for run in brackets.runs(value.raw, value.whole):
         try:
-            yield array("I", _as_ids(b"[" + run + b"]")).tobytes()
+            yield Ids(array("I", _as_ids(b"[" + run + b"]")).tobytes())
         except (msgspec.MsgspecError, OverflowError, RecursionError, ValueError):
             yield whole(run)
 

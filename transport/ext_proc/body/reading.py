@@ -14,7 +14,7 @@ import msgspec
 from ext_proc.body.api import VALUE_BYTES, Api, Fields, Form
 from ext_proc.body.encodings import ENCODINGS, BrokenEncodingError, Decoder
 from ext_proc.body.frames import FrameScanner
-from ext_proc.body.material import MAX_MATERIAL_BYTES, MESSAGES, Value, bounded, few
+from ext_proc.body.material import MESSAGES, Ids, Value, bounded, few, ids_at
 from ext_proc.body.multipart import MultipartScanner
 from ext_proc.body.pooling import OTHER
 from ext_proc.body.scan import NotReadError, Scanner, Span
@@ -57,13 +57,15 @@ class InvalidBodyError(Exception):
 class ParsedBody:
     """What a request body says about routing."""
 
-    __slots__ = ("decoded_bytes", "max_tokens", "model", "model_span", "prompt", "state", "stream")
+    __slots__ = ("decoded_bytes", "ids_at", "max_tokens", "model", "model_span", "prompt", "state", "stream")
 
     def __init__(self) -> None:
         self.model = ""
         """"" when the body names none and its API demands none."""
         self.prompt = b""
         """Prompt material: requests whose tokens begin alike have prompts that begin alike."""
+        self.ids_at = -1
+        """Where the token ids begin in `prompt` that it consists of; -1: it does not. See `Ids`."""
         self.stream = False
         self.max_tokens = 0
         """Most tokens of the answer; 0 when the body sets no limit."""
@@ -127,6 +129,8 @@ def read(
                 if size >= _STEP_BYTES or len(kept) >= _STEP_PIECES:
                     return Reading(api, laying_out=(parsed, bounded(pieces, size, len(kept)), kept))
             parsed.prompt = kept[0] if len(kept) == 1 else b"".join(kept)
+            if kept and type(kept[-1]) is Ids:
+                parsed.prompt, parsed.ids_at = b"".join(kept), ids_at(kept)
             return parsed
     reading = Reading(api, prompt=prompt, boundary=boundary)
     reading.feed(body)
@@ -313,7 +317,8 @@ class Reading:
     def _step_layout(self) -> None:
         if _lay_out(self._pieces, self._kept):
             assert self._parsed is not None  # noqa: S101 - set before
-            self._parsed.prompt = b"".join(self._kept)[:MAX_MATERIAL_BYTES]
+            self._parsed.prompt = b"".join(self._kept)
+            self._parsed.ids_at = ids_at(self._kept)
             self._finish(None)
 
 

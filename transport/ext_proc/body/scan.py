@@ -116,11 +116,27 @@ class _Capture:
 class Scanner:
     """Reads one body. `feed` and `end` bring it, `advance` does the work."""
 
-    __slots__ = ("_at", "_base", "_data", "_ended", "_limits", "_pieces", "_run", "done", "error", "fields")
+    __slots__ = (
+        "_at",
+        "_base",
+        "_data",
+        "_ended",
+        "_limits",
+        "_listed",
+        "_pieces",
+        "_run",
+        "done",
+        "error",
+        "fields",
+    )
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        """`limits` has the most bytes kept of the value of each key that is asked for."""
+    def __init__(self, limits: Mapping[str, int], *, listed: bool = False) -> None:
+        """`limits` has the most bytes kept of the value of each key that is asked for.
+
+        With `listed` the object may be the first of a list, whose others are not read.
+        """
         self._limits = limits
+        self._listed = listed
         self.fields: dict[str, Span] = {}
         self.done = False
         self.error: NotReadError | None = None
@@ -193,6 +209,10 @@ class Scanner:
         first = yield from self._peek()
         if first < 0:
             raise NotReadError("empty")
+        in_list = self._listed and first == _OPEN_LIST
+        if in_list:
+            self._at += 1
+            first = yield from self._peek()
         if first != _OPEN_OBJECT:
             raise NotReadError("not a JSON object")
         self._at += 1
@@ -219,7 +239,7 @@ class Scanner:
             self._at += 1
             after = yield from self._peek()
         self._at += 1
-        if (yield from self._peek()) >= 0:
+        if not in_list and (yield from self._peek()) >= 0:
             raise NotReadError(f"not JSON: something follows its end at byte {self._base + self._at}")
 
     def _byte_order_mark(self) -> Generator[None, None, None]:

@@ -1,14 +1,22 @@
 """Waiting for tokens: never past the budget, and a dead tokenizer costs one budget, not one a request."""
 
 import json
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from body_reading import parse
 from endpoint_picker.datalayer import tokenizing
+from endpoint_picker.datalayer.kv_index import MAX_BLOCKS
 from endpoint_picker.datalayer.prompt_reading import MAX_TOKENS, answered_tokens, prompt_of, tokens_of
 from endpoint_picker.datalayer.table import Endpoint
+from endpoint_picker.datalayer.token_answer import AnswerReading
 from endpoint_picker.datalayer.tokenizing import Job, TokenCache
 from endpoint_picker.decision import Decision, Refusal, Waiting
 from endpoint_picker.request import InferenceRequest, Tokens
@@ -207,6 +215,57 @@ def test_what_does_not_wait(body: dict[str, Any], path: str, reason: str) -> Non
     assert picker.reasons() == [reason]
 
 
+def laid_out(body: bytes, path: str = "/v1/completions") -> InferenceRequest:
+    """Return a request whose prompt material the body's reader laid out."""
+    parsed = parse(path, body)
+    request = InferenceRequest(
+        request_id="r", model="m", prompt=parsed.prompt, headers={":path": path}, body_bytes=len(body)
+    )
+    request.ids_at = parsed.ids_at
+    return request
+
+
+@pytest.mark.parametrize("count", [1, 5, 20_000, 200_000, 300_000], ids=str)
+@pytest.mark.parametrize("form", ["[%b]", "[[%b]]", " [ %b ] "])
+@pytest.mark.parametrize("salt", ["", "s\u00e9l"])
+def test_a_prompt_of_ids_of_any_length_is_its_own_tokens(count: int, form: str, salt: str) -> None:
+    ids = [at * 7 % 150_000 for at in range(count)]
+    prompt = form.encode() % b", ".join(b"%d" % each for each in ids)
+    given = b'"cache_salt": %b,' % json.dumps(salt).encode() if salt else b""
+    tokens = prompt_of(laid_out(b'{"model": "m",%b"prompt": %b}' % (given, prompt)))
+    assert isinstance(tokens, Tokens)
+    assert (tokens.reason, tokens.salt) == ("prompt", salt)
+    expected = array("I", ids).tobytes()
+    # Of a longer prompt the beginning is laid out: more tokens than are ever looked up.
+    assert expected.startswith(tokens.ids)
+    assert len(tokens.ids) >= min(len(expected), 4 * MAX_BLOCKS * 16)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "[]",
+        "[1, [2]]",
+        "[[1], [2]]",
+        "[[1, [2]]]",
+        "[[[1]]]",
+        "[[1, 2.5]]",
+        '[["]"]]',
+        "[1.5]",
+        "[-1]",
+        '"\\u0007"',
+        '[[1], "a"]',
+        '["a", [1]]',
+    ],
+)
+def test_what_does_not_consist_of_one_list_of_ids_is_not_taken_for_tokens(prompt: str) -> None:
+    assert laid_out(b'{"model": "m", "prompt": %b}' % prompt.encode()).ids_at == -1
+
+
+def test_a_salt_that_is_no_text_leaves_the_tokens_unknown() -> None:
+    assert prompt_of(laid_out(b'{"model": "m", "cache_salt": 5, "prompt": [1, 2]}')) is None
+
+
 def test_calls_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "MAX_CALLS", 2)
     picker = Picker()
@@ -272,6 +331,82 @@ def test_answers(answer: object, count: int) -> None:
 def test_what_is_no_answer_counts_as_a_failure_of_the_tokenizer(answer: object) -> None:
     with pytest.raises(ValueError, match="answer"):
         answered_tokens(json.dumps(answer).encode())
+
+
+def in_steps(answer: bytes, cuts: Sequence[int] = ()) -> Tokens | None:
+    edges = [0, *sorted(cuts), len(answer)]
+    reading = AnswerReading([answer[start:end] for start, end in pairwise(edges)])
+    while not reading.done:
+        reading.advance()
+    return reading.tokens
+
+
+ANSWERS = st.recursive(
+    st.none() | st.integers(-1, 1 << 32) | st.text(max_size=3) | st.floats(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=6)
+FEATURES = st.fixed_dictionaries(
+    {
+        "mm_hashes": st.dictionaries(st.sampled_from("ab"), st.lists(st.text(max_size=2), max_size=2)),
+        "mm_placeholders": st.dictionaries(
+            st.sampled_from("ab"),
+            st.lists(
+                st.fixed_dictionaries({"offset": st.integers(-1, 9), "length": st.integers(-1, 9)}),
+                max_size=2,
+            ),
+        ),
+    }
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={"tokens": IDS | ANSWERS, "token_ids": IDS, "prompt_token_ids": IDS, "features": FEATURES},
+    ),
+    st.lists(st.integers(0, 400), max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 0, 2]),
+)
+def test_a_long_answer_is_read_as_a_short_one(
+    answer: dict[str, Any], cuts: list[int], listed: bool, indent: int | None
+) -> None:
+    sent = json.dumps([answer, {"later": 1}] if listed else answer, indent=indent).encode()
+    try:
+        whole = answered_tokens(sent)
+    except ValueError:
+        with pytest.raises(ValueError, match="answer"):
+            in_steps(sent, cuts)
+        return
+    found = in_steps(sent, cuts)
+    assert (found is None) == (whole is None)
+    if found is not None and whole is not None:
+        assert (found.ids, found.media, found.reason) == (whole.ids, whole.media, whole.reason)
+
+
+@pytest.mark.parametrize("count", [0, 100_000, MAX_TOKENS, MAX_TOKENS + 1], ids=str)
+def test_answers_of_any_length(count: int) -> None:
+    found = in_steps(b'{"count": 1, "tokens": [' + b",".join([b"7"] * count) + b"]}")
+    assert (0 if found is None else len(found.ids) // 4) == (count if count <= MAX_TOKENS else 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"[",
+        b'{"tokens": [1',
+        b'{"tokens": [1]',
+        b'{"tokens": [1]} x',
+        b"[{}",
+    ],
+)
+def test_an_answer_that_is_cut_off_is_none(answer: bytes) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        in_steps(answer)
 
 
 def test_the_settings_of_a_chat_are_part_of_what_it_is() -> None:
