@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from endpoint_picker.datalayer.table import Endpoint
-from endpoint_picker.decision import Decision
+from endpoint_picker.decision import Decision, Refusal, Waiting
+from endpoint_picker.latency.reasons import Reason
 from endpoint_picker.latency.ticket import Ticket
+from endpoint_picker.observability.explain import explain_page
 from endpoint_picker.record import Record
 from endpoint_picker.request import InferenceRequest
 from endpoint_picker.routing import build_router
 from ext_proc.body.usage import Usage
 from ext_proc.processor import Ending
 from latency_contract.prediction_wire import Prediction, decode_request, encode_answer
-from latency_contract.schema import COLUMN
+from latency_contract.schema import COLUMN, Target
 from latency_contract.states import State
 
 CONFIG = """
@@ -33,23 +35,28 @@ schedulingProfiles:
 
 
 class Link:
-    """Answers at once: TTFT 1 s and TPOT 0.1 s on each endpoint, the bound twice that; None: it fails."""
+    """Answers at once: TTFT 1 s and TPOT 0.1 s on each endpoint, the bound twice that; None: it fails.
+
+    Asked for the time to the end, it answers 1 s. When it is silent no answer comes.
+    """
 
     servers = 1
-    answers_at_once = True
 
     def __init__(self) -> None:
         self.state: State | None = State.TRAINED
-        self.asked: list[np.ndarray[Any, Any]] = []
+        self.answers_at_once = True
+        self.targets: tuple[Target, ...] = ()
 
     def send(
         self, server: int, message: bytes, timeout_s: float, answered: Callable[[bytes | None], None]
     ) -> None:
         asked = decode_request(message)
-        self.asked.append(asked.matrix)
+        self.targets = asked.targets
         rows = len(asked.matrix)
-        seconds = np.empty((2, 2, rows), dtype=np.float32)
-        seconds[:] = np.array([[1.0, 2.0], [0.1, 0.2]])[:, :, np.newaxis]
+        seconds = np.empty((len(asked.targets), 2, rows), dtype=np.float32)
+        seconds[:] = np.array([[1.0, 2.0], [0.1, 0.2]])[: len(asked.targets), :, np.newaxis]
+        if not self.answers_at_once:
+            return
         if self.state is None:
             answered(None)
         else:
@@ -75,7 +82,9 @@ class Stage:
             for name, each in labels.items()
         )
 
-    def decide(self, **headers: str) -> Decision:
+    def ask(
+        self, resume: Callable[[Decision | Refusal], None], **headers: str
+    ) -> Decision | Refusal | Waiting:
         self.number += 1
         request = InferenceRequest(
             request_id=str(self.number),
@@ -83,8 +92,21 @@ class Stage:
             prompt=b"p" * 4000,
             headers={name.replace("_", "-"): value for name, value in headers.items()},
         )
-        found = self.router.decide(request, None, lambda _: None)
+        return self.router.decide(request, None, resume)
+
+    def decide(self, **headers: str) -> Decision:
+        found = self.ask(lambda _: None, **headers)
         assert isinstance(found, Decision)
+        return found
+
+    def serve(self, ttft_s: float, **headers: str) -> None:
+        """Decide on a request, and end it."""
+        self.router.ended(self.decide(**headers), self.record(ttft_s))
+
+    def explained(self) -> dict[str, Any]:
+        """Return what the newest decision's explanation says of its prediction."""
+        page = explain_page(self.router.decisions, {"request_id": str(self.number)}, 0.0)
+        found: dict[str, Any] = page["decisions"][0]["prediction"]
         return found
 
     def record(
@@ -150,6 +172,101 @@ def test_the_page_says_why_nothing_is_predicted(state: State | None, reason: str
     page = stage.page
     assert (page["routes"], page["reason"]) == (False, reason)
     assert page["serversAnswering"] == (state is not None)
+
+
+def test_an_answer_that_does_not_come_costs_the_budget_and_the_explanation_says_so() -> None:
+    stage = Stage()
+    stage.link.answers_at_once = False
+    answers: list[Decision | Refusal] = []
+    assert isinstance(stage.ask(answers.append), Waiting)
+    stage.router.advance()
+    stage.now += 0.099
+    stage.router.advance()
+    assert answers == []
+    stage.now += 0.002
+    stage.router.advance()
+    (decision,) = answers
+    assert isinstance(decision, Decision)
+    assert stage.explained()["reason"] == "late"
+    assert stage.page["requests"]["late"] == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [(State.WARMING, "warming"), (State.DEGRADED, "degraded"), (None, "failed")]
+)
+def test_the_explanation_says_why_a_request_had_no_prediction(state: State | None, reason: str) -> None:
+    stage = Stage()
+    stage.link.state = state
+    stage.decide()
+    assert stage.explained() == {
+        "reason": reason,
+        "policy": "heuristic",
+        "ttftObjectiveSeconds": None,
+        "tpotObjectiveSeconds": None,
+    }
+    assert stage.page["requests"][reason] == 1
+
+
+def test_requests_opt_in_by_a_header_unless_the_mode_is_all() -> None:
+    stage = Stage(CONFIG.replace("mode: All", "mode: OptIn"))
+    stage.decide()
+    assert stage.explained()["reason"] == "not-asked"
+    stage.decide(x_prediction_based_scheduling="true")
+    assert stage.explained()["reason"] == "predicted"
+
+
+def test_prediction_that_does_worse_goes_out_but_for_the_held_out_part_and_comes_back() -> None:
+    stage = Stage(CONFIG.replace("holdoutPercent: 0", "holdoutPercent: 50"))
+    counts, proof = stage.router.pool.desk.counts, stage.router.pool.desk.proof
+
+    def serve_until(over: Callable[[], bool], predicted_s: float, heuristic_s: float) -> None:
+        for _ in range(4_000):
+            before = counts[Reason.PREDICTED]
+            decision = stage.decide()
+            predicted = counts[Reason.PREDICTED] > before
+            spread = 1.0 + stage.number % 7 / 10.0
+            stage.router.ended(
+                decision, stage.record(spread * (predicted_s if predicted else heuristic_s), e2e_s=9.0)
+            )
+            stage.now += 0.1
+            if over():
+                return
+        raise AssertionError("no verdict")
+
+    serve_until(lambda: proof.is_out, 1.2, 1.0)
+    gain = stage.page["gain"]["latency"]
+    assert stage.page["isOutForNoGain"]
+    assert gain["enough"]
+    assert gain["high"] < 0.0
+    assert (stage.page["routes"], stage.page["reason"]) == (False, "no-gain")
+    before = stage.page["requests"]
+    for _ in range(200):
+        stage.serve(1.0)
+    after = stage.page["requests"]
+    # By their ids half of the requests are picked by prediction, so that its errors and gain stay known.
+    assert after["holdout"] == before["holdout"]
+    assert 60 < after["predicted"] - before["predicted"] < 140
+    assert after["no-gain"] - before["no-gain"] == 200 - (after["predicted"] - before["predicted"])
+    serve_until(lambda: not proof.is_out, 0.8, 1.0)
+    assert (stage.page["routes"], stage.page["reason"]) == (True, "")
+
+
+def test_without_streaming_mode_the_time_to_the_end_is_predicted_and_judged_as_ttft() -> None:
+    stage = Stage(CONFIG.replace("streamingMode: true", "streamingMode: false"))
+    decision = stage.decide(x_slo_ttft_ms="2500", x_slo_tpot_ms="1")
+    assert stage.link.targets == (Target.E2E,)
+    shown = stage.explained()["endpoints"][0]
+    assert shown["firstHeadroomSeconds"] == pytest.approx(0.5)  # the bound is 2 s
+    assert (shown["tpotSeconds"], shown["tpotHeadroomSeconds"]) == (None, 0.0)
+    stage.router.ended(decision, stage.record(1.0, e2e_s=3.0))
+    batch = stage.router.pool.desk.samples.take()
+    assert batch is not None
+    assert np.isnan(batch.actual[0]).tolist() == [True, True, False]
+    assert batch.actual[0, 2] == 3.0
+    figures = stage.router.pool.desk.figures.models["m"]
+    assert (figures.missed_ttft, figures.missed_tpot) == (1, 0)
+    assert figures.ttft.total == pytest.approx(3.0)
+    assert set(stage.page["errors"]) == {"e2e"}
 
 
 def test_a_configuration_without_the_producer_does_not_predict() -> None:
