@@ -122,6 +122,10 @@ class Exchange(Generic[Late]):
         """Take one message and return the replies to it, in order; then look at `status` and `backlog`."""
         if self.status is not None:
             return _NOTHING
+        if self._response is _STREAMING and payload[:1] == wire.RESPONSE_BODY:  # most messages
+            piece = wire.piece_of(payload)
+            if piece is not None:
+                return self._response_body(piece, _PIECE, now)
         try:
             kind, message = wire.decode(payload, self.processor.names)
             row = _REQUEST_ROWS.get(kind)
@@ -388,6 +392,8 @@ class Exchange(Generic[Late]):
             if rest:
                 chunk += rest
             metadata = self._complete(now)
+        elif (head := wire.passing_heads.get(len(chunk))) is not None:
+            return (head + chunk,)
         if len(chunk) <= CHUNK_BYTES:
             reply = wire.response_body_reply(chunk, end)
             return (reply + metadata if metadata else reply,)
@@ -587,3 +593,5 @@ def _rows(
 
 _REQUEST_ROWS: Final = _rows(REQUEST_CELLS, Request)
 _RESPONSE_ROWS: Final = _rows(RESPONSE_CELLS, Response)
+_STREAMING: Final = Response.STREAMING
+_PIECE: Final = _RESPONSE_ROWS["response_body"][_STREAMING]

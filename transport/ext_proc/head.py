@@ -99,24 +99,43 @@ Said = tuple[str, str] | tuple[()]
 class Names:
     """The headers that somebody reads: their names in lower case, and what came of them so far."""
 
-    __slots__ = ("_wanted", "said")
+    __slots__ = ("_spelt", "_wanted", "said")
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self._wanted = frozenset(wanted)
+        self._spelt: dict[bytes, tuple[str, bool]] = {}
+        # Beginning of a header up to its value, to its name, "" for an unwanted one, and whether it is kept.
+
         self.said: dict[bytes, Said] = {}
         """Headers as they came (HeaderValue), to what they say: most recur with each request of a client."""
 
     def read(self, entry: bytes) -> Said:
         """Read a header. Raises DecodeError."""
-        header = _header(entry)
-        key = header.key
-        name = key if key in self._wanted else key.lower()
-        said: Said = (name, text_of(header)) if name in self._wanted else ()
-        if len(entry) <= _LONGEST and name not in _NOT_KEPT:
+        at = 2 + entry[1] if len(entry) > 1 else 0
+        known = self._spelt.get(entry[:at])
+        if known is None or entry[at : at + 2] != _VALUES.get(len(entry) - at - 2):
+            header = _header(entry)
+            known = self._learn(header.key, entry[:at])
+            text = text_of(header)
+        else:
+            text = entry[at + 2 :].decode("utf-8", "replace") if known[0] else ""
+        name, is_kept = known
+        said: Said = (name, text) if name else ()
+        if is_kept and len(entry) <= _LONGEST:
             if len(self.said) >= _REMEMBERED:
                 self.said.clear()
             self.said[entry] = said
         return said
+
+    def _learn(self, key: str, start: bytes) -> tuple[str, bool]:
+        name = key.lower()
+        known = name if name in self._wanted else "", name not in _NOT_KEPT
+        written = key.encode()
+        if start == b"\x0a%c%b" % (len(written) & 0x7F, written) and len(written) <= _LONGEST:
+            if len(self._spelt) >= _REMEMBERED:
+                self._spelt.clear()
+            self._spelt[start] = known
+        return known
 
 
 NO_NAMES: Final = Names(())
@@ -125,7 +144,7 @@ NO_NAMES: Final = Names(())
 class MetadataKey:
     """A key in a namespace of the proxy's metadata; each is shorter than 128 bytes."""
 
-    __slots__ = ("_before", "_within", "key", "namespace")
+    __slots__ = ("_before", "_heads", "_within", "key", "namespace")
 
     def __init__(self, namespace: str, key: str) -> None:
         self.namespace = namespace
@@ -133,28 +152,21 @@ class MetadataKey:
         # What stands before the fields of the namespace, and before the value, up to their lengths.
         self._within = b"\x0a%c%b\x12" % (len(namespace), namespace.encode())
         self._before = b"\x0a%c%b\x12" % (len(key), key.encode())
+        self._heads: dict[int, bytes] = {}
 
     def text_in(self, metadata: bytes) -> str | None:
         """Return the key's text, "" without the key, None for metadata of another layout than Envoy's.
 
         `metadata` is the field metadata_context, read if it has one namespace and short texts.
         """
-        stop, at = len(metadata), 0
-        before = self._before
+        stop = len(metadata)
+        head = self._heads.get(stop)
+        if head is None:
+            head = self._head(stop)
+        if not metadata.startswith(head):
+            return None
+        at, before = len(head), self._before
         try:
-            for head in (b"\x42", b"\x0a", self._within):
-                if not metadata.startswith(head, at):
-                    return None
-                at += len(head)
-                size = metadata[at]
-                at += 1
-                if size >= 0x80:
-                    size += metadata[at] - 1 << 7
-                    if metadata[at] >= 0x80:
-                        return None
-                    at += 1
-                if at + size != stop:
-                    return None
             while at < stop:
                 size = metadata[at + 1]
                 if metadata[at] != _FIRST or size >= 0x80:
@@ -163,15 +175,29 @@ class MetadataKey:
                 end = at + size
                 if metadata.startswith(before, at):
                     at += len(before)
-                    if metadata[at] != end - at - 1 or metadata[at + 1] != _STRING:
-                        return None
-                    if metadata[at + 2] != end - at - 3:
+                    size = end - at - 3
+                    if metadata[at] != size + 2 or metadata[at + 1 : at + 3] != _VALUES.get(size):
                         return None
                     return metadata[at + 3 : end].decode()
                 at = end
         except (IndexError, UnicodeDecodeError):
             return None
         return "" if at == stop else None
+
+    def _head(self, size: int) -> bytes:
+        """Return how metadata of `size` bytes begins that has the one namespace, up to its fields."""
+        head, left = b"", size
+        for tag in (b"\x42", b"\x0a", self._within):  # metadata_context, filter_metadata, the namespace
+            for length in range(left - len(tag) - 3, left - len(tag)):
+                start = tag + varint(max(0, length))
+                if len(start) + length == left:
+                    break
+            else:
+                return bytes(size + 1)  # nothing begins so
+            head, left = head + start, length
+        if len(self._heads) < len(METADATA_HEADS):
+            self._heads[size] = head
+        return head
 
 
 class Head:
@@ -357,5 +383,6 @@ METADATA_HEADS: Final = tuple(_metadata_head(size) for size in range(1024))
 _END_OF_STREAM: Final = b"\x18\x01"
 #: Tags of length-delimited fields.
 _FIRST: Final = 0x0A
-_STRING: Final = 0x1A
+#: The tag of raw_value, which is that of string_value as well, and a length below 128.
+_VALUES: Final = {size: bytes((0x1A, size)) for size in range(0x80)}
 _known_rests: Final[dict[bytes, tuple[tuple[int, int] | None, bool]]] = {}

@@ -49,13 +49,7 @@ def decode(payload: bytes, names: Names = NO_NAMES) -> tuple[str, Any]:
     start = payload[:1]
     kind = _BODIES.get(start)
     if kind is not None:
-        layout = _layouts.get(payload[:6])
-        if layout is not None:
-            at, stop = layout
-            rest = len(payload) - stop
-            if not rest or (0 < rest < 1024 and payload.startswith(METADATA_HEADS[rest], stop)):
-                return kind, (payload[at:stop], False)
-        if (piece := _piece(payload)) is not None:
+        if (piece := piece_of(payload)) is not None:
             return kind, piece
     else:
         kind = _HEADS.get(start)
@@ -70,6 +64,20 @@ def decode(payload: bytes, names: Names = NO_NAMES) -> tuple[str, Any]:
         body = getattr(message, kind)
         return kind, (body.body, body.end_of_stream)
     return kind, head_of(payload, message, names) if kind.endswith("_headers") else None
+
+
+def piece_of(payload: bytes) -> Piece | None:
+    """Read a message that begins with the tag of a piece of a body; None for another layout or a longer one.
+
+    Pieces of one stream begin alike: where such a one begins and ends is remembered.
+    """
+    layout = _layouts.get(payload[:6])
+    if layout is not None:
+        at, stop, end = layout
+        rest = len(payload) - stop
+        if not rest or (0 < rest < 1024 and payload.startswith(METADATA_HEADS[rest], stop)):
+            return payload[at:stop], end
+    return _piece(payload)
 
 
 def _piece(payload: bytes) -> Piece | None:
@@ -106,12 +114,22 @@ def _piece(payload: bytes) -> Piece | None:
     rest = len(payload) - stop
     if rest and not (0 < rest < 1024 and payload.startswith(METADATA_HEADS[rest], stop)):
         return None
-    if body and not end and stop - len(body) <= 6 <= len(payload):
-        # The first six bytes hold both lengths, so that they alone say where the piece begins and ends.
-        if len(_layouts) >= _LAYOUTS:
-            _layouts.clear()
-        _layouts[payload[:6]] = stop - len(body), stop
+    if end:
+        if stop == 4:
+            _remember(payload, 4, 4, end=True)
+    elif body and stop - len(body) <= 6 <= len(payload):
+        _remember(payload, stop - len(body), stop, end=False)
     return body, end
+
+
+def _remember(payload: bytes, start: int, stop: int, *, end: bool) -> None:
+    """Keep where a piece begins and ends in its message, and whether it is the last, by its first bytes.
+
+    They tell for a last piece without bytes, and where they hold both lengths.
+    """
+    if len(_layouts) >= _LAYOUTS:
+        _layouts.clear()
+    _layouts[payload[:6]] = start, stop, end
 
 
 def _field(tag: int, payload: bytes) -> bytes:
@@ -171,11 +189,13 @@ def _mutation_prefix(length: int) -> bytes:
 
 #: Tags of the pieces, as their messages begin, and the tag of the bytes in them.
 _BODIES: Final = {b"\x22": "request_body", b"\x2a": "response_body"}
+#: How a piece of a response body begins.
+RESPONSE_BODY: Final = b"\x2a"
 #: Tags of the messages with headers.
 _HEADS: Final = {b"\x12": "request_headers", b"\x1a": "response_headers"}
 _BODY_FIELD: Final = 0x0A
 #: Where the bytes of a piece begin and end, by how its message begins.
-_layouts: Final[dict[bytes, tuple[int, int]]] = {}
+_layouts: Final[dict[bytes, tuple[int, int, bool]]] = {}
 _LAYOUTS: Final = 4096
 
 #: The first bytes of a headers reply and of a content-length entry, by the length of what follows them.
@@ -207,6 +227,8 @@ _MEMO_BELOW: Final = 2048
 #: By the piece's length times two, plus one for the last piece.
 _REQUEST_HEADS: Final[dict[int, bytes]] = {}
 _RESPONSE_HEADS: Final[dict[int, bytes]] = {}
+passing_heads: Final[dict[int, bytes]] = {}
+"""By the length of a piece of a response body that is not the last: what stands before it in its reply."""
 _END_OF_STREAM: Final = b"\x10\x01"
 
 
@@ -219,6 +241,8 @@ def _body_head(tag: int, length: int, end: bool) -> bytes:
         size += len(head)
     if length < _MEMO_BELOW:
         (_REQUEST_HEADS if tag == _REQUEST_BODY else _RESPONSE_HEADS)[2 * length + end] = out
+        if tag == _RESPONSE_BODY and not end:
+            passing_heads[length] = out
     return out
 
 

@@ -219,7 +219,7 @@ class PrefixIndex:
 
     def capacity(self, row: int) -> int:
         """Return how many of the index's blocks the row's server can hold, by what it reported."""
-        tokens = int(self._table.num_blocks[row]) * int(self._table.block_size[row])
+        tokens = self._table.num_blocks.item(row) * self._table.block_size.item(row)
         if tokens <= 0 or not self._auto:
             return self._default_capacity
         return min(max(1, tokens // self.block_tokens), MAX_CAPACITY)

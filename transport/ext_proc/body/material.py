@@ -122,15 +122,13 @@ def _condense(found: re.Match[bytes]) -> bytes:
 
 def text(raw: Raw) -> bytes:
     """Return what a JSON string, or the beginning of one, holds."""
-    given = memoryview(raw)
-    end = given.nbytes
-    if end > 1 and given[-1] == _QUOTE:
-        end -= 1
-    inner = bytes(given[1:end])
-    if len(inner) > LONG_BYTES and is_opaque(inner):
-        return digest(inner)
-    inner = inner[:MAX_MATERIAL_BYTES]
-    return _unescaped(inner) if len(inner) <= _MAX_UNESCAPED and b"\\u" in inner else inner
+    given = raw if type(raw) is bytes else memoryview(raw)
+    inner = bytes(given[1:-1] if given[-1] == _QUOTE else given[1:])
+    if len(inner) > _MAX_UNESCAPED:
+        if len(inner) > LONG_BYTES and is_opaque(inner):
+            return digest(inner)
+        return inner[:MAX_MATERIAL_BYTES]
+    return _unescaped(inner) if b"\\u" in inner else inner
 
 
 def _unescaped(inner: bytes) -> bytes:
@@ -209,14 +207,13 @@ def messages(value: Value) -> Iterator[bytes]:
         found = _objects(value)
     if found is not None:
         for fields in found:
-            yield START
             yield from _message(fields)
         return
     for raw in elements(value):
-        yield START
         try:
             fields = _as_fields(raw)
         except (msgspec.MsgspecError, RecursionError):
+            yield START
             yield whole(raw)
         else:
             yield from _message(fields)
@@ -232,12 +229,15 @@ def _objects(value: Value) -> list[dict[str, msgspec.Raw]] | None:
 
 def _message(fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
     """Lay out one message: role, content, then the other fields in the order in which they are written."""
-    role = fields.pop("role", None)
-    yield text(role) if role is not None else b""
-    yield NEXT
+    given = fields.pop("role", None)
+    role = b"" if given is None else text(given)
     given = fields.pop("content", None)
-    if given is not None:
-        yield from content(Value(bytes(given)))
+    raw = b"null" if given is None else bytes(given)
+    if len(raw) <= _MAX_UNESCAPED and raw.startswith(b'"'):  # one piece is cheaper than four
+        yield b"%b%b%b%b" % (START, role, NEXT, text(raw))
+    else:
+        yield b"%b%b%b" % (START, role, NEXT)
+        yield from content(Value(raw))
     for key, other in fields.items():
         written = bytes(other)
         if written != b"null":

@@ -1,6 +1,7 @@
 """OpenAI's chat, completions, embeddings, images and conversations, with vLLM's additions to them. Pure."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from ext_proc.body import material
@@ -31,11 +32,11 @@ def prompt_of(key: str) -> Layout:
     """Return the layout of an API whose prompt is the value of one key."""
 
     def layout(fields: Fields) -> Iterator[bytes]:
-        if "cache_salt" in fields or "lora_request" in fields:
-            yield from material.isolation(fields.get("cache_salt"), fields.get("lora_request"))
         value = fields.get(key)
-        if value is not None:
-            yield from material.sequence(value)
+        pieces: Iterator[bytes] = iter(()) if value is None else material.sequence(value)
+        if "cache_salt" in fields or "lora_request" in fields:
+            return chain(material.isolation(fields.get("cache_salt"), fields.get("lora_request")), pieces)
+        return pieces
 
     return layout
 

@@ -16,6 +16,8 @@ class Usage:
         """Tokens of the prompt that came from a cache."""
 
 
+#: Members of the usage that most servers report.
+_PLAIN: Final = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 #: Counts of 2**53 and more are read as none.
 _MAX_COUNT: Final = 1 << 53
 
@@ -42,6 +44,8 @@ class UsageMerge:
         get = found.get
         self._input = _count(get("prompt_tokens")) or _count(get("input_tokens")) or self._input
         self._output = _count(get("completion_tokens")) or _count(get("output_tokens")) or self._output
+        if found.keys() <= _PLAIN:
+            return
         details = get("prompt_tokens_details") or get("input_tokens_details")
         if isinstance(details, dict):
             self._cached = _count(details.get("cached_tokens")) or self._cached

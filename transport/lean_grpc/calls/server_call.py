@@ -132,9 +132,14 @@ class ServerCall:
         if stream.pending and self._outbox.full(stream):
             self._give_up(StatusCode.RESOURCE_EXHAUSTED, "the client does not read what the server sends")
             return False
+        longest = self._limits.max_send_message
+        if len(payloads) == 1 and not self.compress:
+            payload = payloads[0]
+            length = len(payload)
+            if length <= longest and self._outbox.message(stream, payload, length):
+                return True
         chunks: list[bytes] = []
         size = 0
-        longest = self._limits.max_send_message
         for payload in payloads:
             length = len(payload)
             if length > longest:
@@ -231,14 +236,13 @@ class ServerCall:
             self._end()
 
     def on_data(self, buffer: bytes, start: int, stop: int, ended: bool) -> bool:
-        """Take data; the usual frame is one whole message."""
+        """Take data; the usual frame is one whole message. After its end a call has a silent handler."""
         size = stop - start
         reader = self._reader
         if (
             reader is None
             and size >= PREFIX_SIZE
             and not self._paused
-            and not self._done
             and _unpack_prefix(buffer, start) == (0, size - PREFIX_SIZE)
             and size <= self._limits.max_receive_message
         ):

@@ -7,6 +7,7 @@ the bounds in `limits`.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Final
 
 from lean_grpc.http2 import codes
@@ -16,7 +17,7 @@ from lean_grpc.http2.fields import Field
 from lean_grpc.http2.guard import FloodGuard
 from lean_grpc.http2.header_blocks import HeaderEncoder
 from lean_grpc.http2.settings import PeerSettings
-from lean_grpc.http2.states import IDLE, ON_SEND_DATA, ON_SEND_HEADERS
+from lean_grpc.http2.states import IDLE, ON_SEND_DATA, ON_SEND_HEADERS, OPEN
 from lean_grpc.http2.stream import Stream
 from lean_grpc.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 
@@ -25,6 +26,9 @@ USEFUL_PART: Final = 256
 window byte by byte would raise the limit on its own window updates."""
 
 _pack_header = codes.FRAME_HEADER.pack
+#: The header of a DATA frame, its length and type in one number, and the prefix of the message in it.
+_pack_message = Struct(">IBIBI").pack
+_LARGEST: Final = codes.DEFAULT_FRAME_SIZE
 
 
 class Outbox:
@@ -102,6 +106,28 @@ class Outbox:
             self._emit_headers(stream, steady, varying, end)
         if not self.corked:
             self._want_flush()
+
+    def message(self, stream: Stream, payload: bytes, length: int) -> bool:
+        """Send a gRPC message of `length` bytes unless it has to wait; where this is False, use `data`."""
+        size = length + 5
+        if (
+            size <= stream.send_window
+            and size <= self.window
+            and size <= _LARGEST
+            and stream.state == OPEN
+            and not (stream.pending or stream.finishing or self.paused)
+            and self.queued < self._output_high
+        ):
+            stream.send_window -= size
+            self.window -= size
+            self.queued += size
+            self._guard.useful += 1
+            stream.answered = True
+            self.frames += (_pack_message(size << 8, 0, stream.id, 0, length), payload)
+            if not self.corked:
+                self._want_flush()
+            return True
+        return False
 
     def data(self, stream: Stream, chunks: Sequence[bytes], size: int, end: bool = False) -> bool:
         """Send `chunks`, `size` bytes together; return False if the sender should await `on_writable`.

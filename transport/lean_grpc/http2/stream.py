@@ -39,6 +39,7 @@ class Stream:
         "owner",
         "pending",
         "pending_bytes",
+        "plain",
         "recv_due",
         "recv_window",
         "send_window",
@@ -59,6 +60,7 @@ class Stream:
         self.head_seen = False
         self.answered = False
         self.content_left: int | None = None
+        self.plain = False  # no content-length: data of a request needs no count
 
 
 class _NoOwner:
