@@ -36,7 +36,7 @@ from pool_simulation.workloads.start import prepare
 
 JOBS: Final = 2000
 PRIORITY: Final = -10
-SLOTS: Final = 110
+SLOTS: Final = 80
 WARM_UP_S: Final = 22.0
 READ_EVERY_S: Final = 0.5
 CHAT: Final = """\

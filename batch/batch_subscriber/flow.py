@@ -4,9 +4,9 @@ The subscriber and the pool simulation drive this code. Three things move the li
 
 - answers: each one raises it, by one while nothing was refused yet and by `1 / limit` afterwards; a 429 or
   503 multiplies it by `decrease`, once for all requests that were sent before the last decrease;
-- the picker's metrics: a pool below saturation raises it by a part of itself at each reading; a saturated one
-  lowers it, unless the picker says that hardly any request of a negative priority waits: then the pool is
-  exactly full, and the limit stays;
+- the picker's metrics: a pool below saturation raises it by a part of itself at each reading, a saturated one
+  lowers it. Where the picker says how many requests of a negative priority wait in its queue, the limit goes
+  to what the pool has taken and a few that wait, so that each place that chat leaves is used at once;
 - bounds: `most`, and, while no picker shows its saturation, the concurrency that replicas and their measured
   throughput justify (`throughput.py`).
 """
@@ -36,7 +36,7 @@ class FlowSettings:
     target: float = 1.0
     """Saturation from which on the limit does not grow."""
     queued: float = 0.1
-    """Part of the limit that may wait in the picker's queue, beside two requests, without a decrease."""
+    """Part of the limit, beside two requests, that may wait in the picker's queue without a decrease."""
     stretch: float = 4.0
     """Longest mean time of a request over the shortest one; see `throughput.py`."""
 
@@ -150,15 +150,19 @@ class Flow:
         if reading.saturation is None:
             return
         settings = self._settings
+        queued = reading.queued
         allowed = 2 + settings.queued * self._limit
-        if reading.saturation >= 1.0 and (reading.queued is None or reading.queued > allowed):
+        is_used = self.in_flight >= self.limit
+        if reading.saturation >= 1.0 and queued is None:
             self._lower()
-        elif (
-            reading.saturation < settings.target
-            and self.in_flight >= self.limit
-            # Those that wait in the picker are not sent yet: it needs no more of them.
-            and (reading.queued or 0) <= allowed
-        ):
+        elif reading.saturation >= 1.0 and queued is not None and queued > allowed:
+            taken = self.in_flight - queued
+            self._limit = max(1.0, taken + allowed / 2, self._limit * settings.decrease)
+            self._is_probing = False
+        elif reading.saturation >= settings.target and queued is not None:
+            if is_used:
+                self._limit += max(0.0, allowed / 2 - queued)
+        elif reading.saturation < settings.target and is_used and (queued or 0) <= allowed:
             self._limit += max(1.0, settings.growth * self._limit)
         self._limit = min(self._limit, float(settings.most))
 

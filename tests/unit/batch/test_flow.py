@@ -76,13 +76,33 @@ def test_a_saturated_pool_lowers_the_limit_and_a_free_one_raises_it_by_a_part() 
     assert flow.limit == 84
 
 
-def test_a_pool_that_is_exactly_full_keeps_the_limit() -> None:
-    flow = Flow(FlowSettings(first=100, queued=0.1))
+@pytest.mark.parametrize(
+    ("queued", "limit"),
+    [
+        # 2 + 100 / 10 may wait, and half of them always shall.
+        (2, 104),
+        (6, 100),
+        (12, 100),
+        # The pool has taken 87; six more wait.
+        (13, 93),
+        (60, 70),
+    ],
+)
+def test_on_a_full_pool_the_limit_goes_to_what_it_has_taken_and_a_few_that_wait(
+    queued: int, limit: int
+) -> None:
+    flow = Flow(FlowSettings(first=100, queued=0.1, decrease=0.7))
     filled(flow)
-    flow.read(0.0, Reading(saturation=1.2, queued=12))
-    assert flow.limit == 100
-    flow.read(0.5, Reading(saturation=1.2, queued=13))
-    assert flow.limit == 70
+    flow.read(0.0, Reading(saturation=1.2, queued=queued))
+    assert flow.limit == limit
+
+
+def test_on_a_pool_that_chat_fills_hardly_a_job_is_sent() -> None:
+    flow = Flow(FlowSettings(first=100))
+    for at in range(30):
+        flow.in_flight = flow.limit
+        flow.read(float(at), Reading(saturation=1.5, queued=flow.in_flight))
+    assert flow.limit <= 2
 
 
 def test_a_smaller_pool_gets_its_share_at_once() -> None:
@@ -123,7 +143,7 @@ def test_replicas_and_their_measured_throughput_bound_the_limit() -> None:
             st.floats(0, 3),
             st.integers(0, 50),
         ),
-        max_size=200,
+        max_size=60,
     ),
     st.integers(1, 50),
 )

@@ -157,7 +157,7 @@ def test_an_outage_exhausts_no_job() -> None:
         stage = Stage(answer, max_attempts=2, outage_s=5.0)
         await stage.queue.put(jobs(3))
         async with stage.running():
-            await asyncio.sleep(600)
+            await asyncio.sleep(100)
             assert stage.store.writes == []
             is_down = False
             await stage.until_empty()
@@ -355,12 +355,12 @@ def test_a_full_pool_is_sent_little_and_a_free_one_much() -> None:
             return Reading(saturation=saturation, replicas=4)
 
         stage = Stage(taking(2.0), read, first_in_flight=32, max_in_flight=64)
-        await stage.queue.put(jobs(5000))
+        await stage.queue.put(jobs(1500))
         async with stage.running():
-            await asyncio.sleep(30)
+            await asyncio.sleep(10)
             assert stage.gateway.in_flight <= 1
             saturation = 0.2
-            await asyncio.sleep(60)
+            await asyncio.sleep(20)
             assert stage.gateway.in_flight > 40
             stage.queue.jobs.clear()
 
