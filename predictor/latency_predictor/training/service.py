@@ -2,7 +2,8 @@
 
 Methods under `/headroom.predictor.v1.Training/`: `Add` and `AddStream` (`latency_contract.sample_wire`);
 `Status` answers JSON; `Flush` and `Rollback` take and answer nothing; `Pull` streams bundles and samples, to
-a newer trainer or into an export; `Import` takes the messages of an export as a stream and answers JSON.
+a newer trainer or into an export; `Newest` streams the newest bundle, to trainers that follow this one;
+`Import` takes the messages of an export as a stream and answers JSON.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any
 
 from typing_extensions import override
 
@@ -32,16 +33,19 @@ from latency_predictor.learning.intake import Counts, sift
 from latency_predictor.training import archive, journal, transfer
 from latency_predictor.training.child import LearningChild
 from latency_predictor.training.flood import RowLimit
+from latency_predictor.training.followed import FollowedTrainer
 from latency_predictor.training.frames import Kind
 from latency_predictor.training.learning_process import Work
+from latency_predictor.training.paths import (
+    FLUSH_PATH,
+    IMPORT_PATH,
+    NEWEST_PATH,
+    PULL_PATH,
+    ROLLBACK_PATH,
+    STATUS_PATH,
+)
 from latency_predictor.training.settings import TrainerSettings
 from lean_grpc import CallError, Channel, Metadata, Server, ServerCall, StatusCode
-
-STATUS_PATH: Final = "/headroom.predictor.v1.Training/Status"
-FLUSH_PATH: Final = "/headroom.predictor.v1.Training/Flush"
-ROLLBACK_PATH: Final = "/headroom.predictor.v1.Training/Rollback"
-PULL_PATH: Final = "/headroom.predictor.v1.Training/Pull"
-IMPORT_PATH: Final = "/headroom.predictor.v1.Training/Import"
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +73,11 @@ class TrainingService:
             max_age_s=settings.max_age_s,
             threads=settings.threads,
         )
-        self.child = LearningChild(work, self._journal.rotate)
+        self.child: LearningChild | FollowedTrainer
+        if settings.follow:
+            self.child = FollowedTrainer(settings.follow, settings.models)
+        else:
+            self.child = LearningChild(work, self._journal.rotate)
 
     def install(self, server: Server) -> None:
         """Add the methods to a server."""
@@ -79,6 +87,7 @@ class TrainingService:
         server.add_unary(FLUSH_PATH, lambda payload, call: _empty(self.flush))
         server.add_unary(ROLLBACK_PATH, lambda payload, call: _empty(self.roll_back))
         server.add(PULL_PATH, lambda call: _Pull(self, call))
+        server.add(NEWEST_PATH, lambda call: _Newest(self, call))
         server.add(IMPORT_PATH, lambda call: _Import(self, call))
 
     def install_for_peers(self, server: Server) -> None:
@@ -86,10 +95,15 @@ class TrainingService:
         server.add_unary(STATUS_PATH, lambda payload, call: json.dumps(self.status()).encode())
         server.add(PULL_PATH, lambda call: _Pull(self, call))
 
+    @property
+    def follows(self) -> str:
+        """Return the address of the elected trainer; "" when this one learns."""
+        return self._settings.follow
+
     async def start(self) -> None:
         """Without data, fetch what others have learned; then start to learn. Returns when the learning
         process has reported."""
-        if self._is_empty() and not await self._pull_one() and self._archive is not None:
+        if not self.follows and self._is_empty() and not await self._pull_one() and self._archive is not None:
             self._archive.restore(self)
         self.child.start()
         await self.child.has_reported.wait()
@@ -139,7 +153,7 @@ class TrainingService:
         _, counts = sift(batch, self._clock())
         if counts.accepted + counts.censored and not self.child.send(Kind.BATCH, content):
             return self._shed(rows)
-        if counts.accepted:
+        if counts.accepted and not self.follows:
             self._journal.append(content)
         self.counts.add(counts)
         return Added(counts.accepted + counts.censored, counts.rejected + counts.stale, 0)
@@ -156,6 +170,7 @@ class TrainingService:
             "ready": self.is_ready,
             **self.child.status,
             "received": asdict(self.counts),
+            "follows": self.follows,
             "learner_starts": self.child.starts,
             "disk_errors": self._journal.errors,
             "disk_error": self._journal.last_error,
@@ -195,6 +210,11 @@ class TrainingService:
         self._journal.rotate()
         batches = (encode_batch(each) for each in journal.read(self._settings.data, journal.Damage()))
         return list(transfer.messages(found, batches))
+
+    def newest(self) -> list[bytes]:
+        """Return the messages of the newest bundle that can be used; none without one."""
+        bundle, _ = bundles.load_newest(self._settings.models)
+        return [] if bundle is None else list(transfer.messages([bundle], []))
 
     def take_over(self, received: transfer.Receiver, *, seeds: bool) -> None:
         """Publish bundles and keep samples of another trainer.
@@ -301,9 +321,12 @@ class _Pull(_Silent):
 
     __slots__ = ("_left",)
 
+    def _messages(self) -> list[bytes]:
+        return self._service.transferred()
+
     @override
     def ended(self) -> None:
-        self._left = self._service.transferred()
+        self._left = self._messages()
         self._left.reverse()
         self.writable()
 
@@ -313,6 +336,16 @@ class _Pull(_Silent):
             if not self._call.send(self._left.pop()):
                 return
         self._call.finish()
+
+
+class _Newest(_Pull):
+    """Sends the newest bundle."""
+
+    __slots__ = ()
+
+    @override
+    def _messages(self) -> list[bytes]:
+        return self._service.newest()
 
 
 class _Import(_Silent):
@@ -334,6 +367,11 @@ class _Import(_Silent):
     @override
     def ended(self) -> None:
         received = self._received
+        if follows := self._service.follows:
+            self._call.finish(
+                StatusCode.FAILED_PRECONDITION, f"import into the trainer that learns: {follows}"
+            )
+            return
         self._service.take_over(received, seeds=True)
         answer = {
             "bundles": len(received.bundles[-1:]),

@@ -24,6 +24,7 @@ class TrainerSettings:
     serve_peers: str
     archive: Path | None
     peers: tuple[str, ...]
+    follow: str
     quantiles: tuple[float, ...]
     bound: float
     least_samples: int
@@ -57,6 +58,13 @@ def parse(arguments: Sequence[str]) -> TrainerSettings:
         action="append",
         default=[],
         help="an older trainer, HOST:PORT: samples and bundles are fetched from it before this one is ready",
+    )
+    add(
+        "--follow",
+        default="",
+        metavar="HOST:PORT",
+        help="the trainer that was elected to learn: samples are passed on to its --listen, its bundles are "
+        "fetched every second; nothing is learned here",
     )
     add("--quantiles", default=_DEFAULT_QUANTILES, help=f"heads of the models ({_DEFAULT_QUANTILES})")
     add("--bound", type=float, default=0.9, help="which of the quantiles is the upper bound")
@@ -95,6 +103,7 @@ def parse(arguments: Sequence[str]) -> TrainerSettings:
         serve_peers=given.serve_peers,
         archive=given.archive,
         peers=tuple(given.peer),
+        follow=given.follow,
         quantiles=quantiles,
         bound=given.bound,
         least_samples=given.least_samples,

@@ -13,7 +13,7 @@ import aiohttp
 
 import envoy_proxy
 from latency_bundle import published
-from latency_predictor.training.service import STATUS_PATH
+from latency_predictor.training.paths import STATUS_PATH
 from lean_grpc import CallError, Channel
 from pool_proxy import eventually
 from simulator_process import Simulator, new_host, spawn

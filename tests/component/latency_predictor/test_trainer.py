@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from latency_bundle import published
 from latency_contract.bundles import load, load_newest, versions
 from latency_contract.sample_wire import (
     ADD_PATH,
@@ -25,7 +26,7 @@ from latency_contract.sample_wire import (
     encode_batch,
 )
 from latency_predictor.training.journal import Damage, read
-from latency_predictor.training.service import FLUSH_PATH, IMPORT_PATH, PULL_PATH, STATUS_PATH
+from latency_predictor.training.paths import FLUSH_PATH, IMPORT_PATH, PULL_PATH, STATUS_PATH
 from latency_samples import batch
 from lean_grpc import CallError, Channel, StatusCode
 
@@ -352,3 +353,50 @@ async def test_an_archive_carries_what_was_learned_where_no_older_trainer_runs(t
         assert "this is no export" in status["archive_error"]
     finally:
         await third.stop()
+
+
+async def test_a_follower_passes_samples_on_and_serves_the_elected_trainers_bundles(
+    trainer: Any, tmp_path: Path
+) -> None:
+    follower = Trainer(tmp_path / "follower", f"--follow=127.0.0.1:{trainer.port}")
+    await follower.start()
+    try:
+        assert await follower.add(150) == Added(150, 0, 0)
+        await trainer.eventually(lambda each: each["state"] == "trained" and each["samples"] >= 150)
+        status = await follower.eventually(lambda each: each["state"] == "trained")
+        assert status["follows"] == f"127.0.0.1:{trainer.port}"
+        bundle, errors = load_newest(follower.models)
+        assert bundle is not None
+        assert errors == []
+        assert bundle.manifest.version in versions(trainer.models)
+        assert not list(read(follower.folder / "samples", Damage()))
+        async with follower.channel() as channel, channel.stream(IMPORT_PATH) as stream:
+            stream.end()
+            with pytest.raises(CallError, match="import into the trainer that learns"):
+                [each async for each in stream]
+        # While the elected trainer is away its bundle stays, and samples wait for it.
+        await trainer.kill()
+        await follower.eventually(lambda each: each["error"] != "")
+        assert load_newest(follower.models)[0] is not None
+        assert await follower.add(50, seed=5) == Added(50, 0, 0)
+        await trainer.start()
+        await trainer.eventually(lambda each: each["samples"] >= 200)
+        await follower.eventually(lambda each: each["error"] == "")
+    finally:
+        await follower.stop()
+
+
+async def test_a_follower_has_the_elected_trainers_bundle_and_no_later_one(
+    trainer: Any, tmp_path: Path
+) -> None:
+    """After another election the newest bundle here may be later than the newest there."""
+    models = tmp_path / "follower" / "models"
+    later = published(models, 9_999_999_999_999)
+    follower = Trainer(tmp_path / "follower", f"--follow=127.0.0.1:{trainer.port}")
+    await follower.start()
+    try:
+        assert versions(models) == [later]
+        await trainer.add(150)
+        await follower.eventually(lambda each: each["versions"] and later not in each["versions"])
+    finally:
+        await follower.stop()
