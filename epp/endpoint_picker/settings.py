@@ -185,7 +185,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default=MAX_HEADER_FIELDS,
         help="most header fields of a request, Envoy's own among them (default 256)",
     )
-    add("--max-header-bytes", type=_size, default=MAX_HEADER_BYTES, help="most bytes of them (default 1Mi)")
+    add("--max-header-bytes", type=_size, default=MAX_HEADER_BYTES, help="most bytes of them (default 4Mi)")
     add(
         "--max-buffered-bytes",
         type=_size,

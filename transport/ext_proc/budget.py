@@ -8,9 +8,9 @@ MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
 HEAP_BYTES: Final = 4 * 1024 * 1024
 #: Bytes of request bodies held over all streams at one time.
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
-#: Header fields of a request: their number, and the bytes of names and values together.
+#: Header fields of a request, as vLLM takes them: their number, and the bytes of names and values together.
 MAX_HEADER_FIELDS: Final = 256
-MAX_HEADER_BYTES: Final = 1024 * 1024
+MAX_HEADER_BYTES: Final = 4 * 1024 * 1024
 #: Bytes of a field in a message of the proxy, at least: tags, lengths and one letter.
 _LEAST_FIELD_BYTES: Final = 5
 

@@ -28,7 +28,7 @@ _MAX_DOWNSTREAM_CONNECTIONS: Final = 20_000
 _IPPROTO_TCP: Final = 6
 _TCP_USER_TIMEOUT: Final = 18
 #: Above the picker's own limits, so that the client gets an answer (431) and not the end of its connection.
-_MAX_HEADERS_KB: Final = 4096
+_MAX_HEADERS_KB: Final = 8192
 _MAX_HEADERS: Final = 1024
 _STREAM_WINDOW_BYTES: Final = 256 << 10
 
