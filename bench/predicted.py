@@ -6,6 +6,7 @@
 A trainer's own code learns from requests that the default profile picked (other seeds, three loads of each
 workload); its bundle then serves all runs. `predicted` and `upstream` read the same predictions: the first
 takes the best score of `latency-scorer`, the second has the llm-d router's filters, and its random picker.
+Neither is told the SLOs; with `--objectives` three more policies are, one for each strategy of the scorer.
 The knee is the load at which the default profile serves 90 % of the requests within their SLOs. Prints JSON
 lines: a part is a difference over the default profile's figure, paired by seed, with its 95 % interval.
 """
@@ -58,6 +59,8 @@ LOADS: Final = (0.7, 0.8, 0.9, 0.95)
 LEARNED_SEEDS: Final = (201, 202, 203)
 LEARNED_LOADS: Final = (0.7, 0.85, 1.0)
 ORACLES: Final = ("oracle-ttft", "oracle-first")
+#: Policies that get the SLOs in headers, with the scorer's strategy.
+TOLD: Final = ("objectives", "objectives-least", "objectives-most")
 #: Where the processes find the bundle.
 FOLDER: Final = "HEADROOM_BENCH_BUNDLES"
 
@@ -116,6 +119,15 @@ def bundle_predictor(_pool: Surroundings) -> BundlePredictor:
 
 
 VARIANTS["predicted"] = picker(PickerSettings(config=_PREDICTED, predictor=bundle_predictor))
+for name, strategy in zip(TOLD, ("fastest", "least", "most"), strict=True):
+    scorer = f"{{type: latency-scorer, parameters: {{headroomSelectionStrategy: {strategy}}}}}"
+    VARIANTS[name] = picker(
+        PickerSettings(
+            config=_PREDICTED.replace("{type: latency-scorer}", scorer),
+            predictor=bundle_predictor,
+            sends_objectives=True,
+        )
+    )
 VARIANTS["upstream"] = picker(PickerSettings(config=_UPSTREAM, predictor=bundle_predictor))
 VARIANTS["predicted-by-oracle"] = picker(PickerSettings(config=_PREDICTED, predictor=OraclePredictor))
 
@@ -180,15 +192,18 @@ def over(made: Made, name: str, policy: str, cell: tuple[str, float], seeds: ran
     return sum(values(made, name, [Run(policy, *cell, seed) for seed in seeds])) / len(seeds)
 
 
-def judge(made: Made, knees: dict[str, float], seeds: range) -> bool:
-    """Print the figures of each cell; return whether all goals are met."""
+def judge(made: Made, knees: dict[str, float], seeds: range, told: tuple[str, ...]) -> bool:
+    """Print the figures of each cell; return whether all goals are met.
+
+    `told` are the policies that get the SLOs; they have no goal.
+    """
     ok = True
     for workload, knee in knees.items():
         for load in LOADS:
             cell = (workload, knee * load)
             mean = {
                 policy: over(made, "ttft_p90_s", policy, cell, seeds)
-                for policy in ("default", "predicted", "upstream", "predicted-by-oracle", *ORACLES)
+                for policy in ("default", "predicted", "upstream", "predicted-by-oracle", *ORACLES, *told)
             }
             best = min(mean[each] for each in ORACLES)
             change = part(made, "ttft_p90_s", "predicted", "default", cell, seeds)
@@ -211,7 +226,7 @@ def judge(made: Made, knees: dict[str, float], seeds: range) -> bool:
                 ok &= emit(f"{where}_{name.removesuffix('_s')}_worse_at_least", worse.low, "part", 0.03)
             missed = {
                 policy: 1 - over(made, "goodput", policy, cell, seeds)
-                for policy in ("default", "predicted", "upstream")
+                for policy in ("default", "predicted", "upstream", *told)
             }
             for policy, value in missed.items():
                 emit(f"{where}_slo_missed_{policy}", value, "part")
@@ -227,6 +242,7 @@ def main() -> int:
     )
     parser.add_argument("--workloads", default="mixed,code,agent", help="names, comma-separated")
     parser.add_argument("--seeds", type=int, default=5, help="runs of a cell (default 5)")
+    parser.add_argument("--objectives", action="store_true", help="run the policies that get the SLOs, too")
     pool_runs.add_arguments(parser, "nothing")
     given = parser.parse_args()
     workloads = given.workloads.split(",")
@@ -240,7 +256,8 @@ def main() -> int:
         bundles.publish(Path(folder), bundle)
         os.environ[FOLDER] = folder
         seeds = range(1, given.seeds + 1)
-        policies = ("default", "predicted", "upstream", "predicted-by-oracle", *ORACLES)
+        told = TOLD if given.objectives else ()
+        policies = ("default", "predicted", "upstream", "predicted-by-oracle", *ORACLES, *told)
         runs = [
             Run(policy, workload, knees[workload] * load, seed)
             for policy in policies
@@ -249,7 +266,7 @@ def main() -> int:
             for seed in seeds
         ]
         made = pool_runs.make_all(runs, given.jobs, "predicted")
-        return 0 if judge(made, knees, seeds) else 1
+        return 0 if judge(made, knees, seeds, told) else 1
 
 
 if __name__ == "__main__":

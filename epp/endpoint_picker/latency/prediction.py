@@ -94,6 +94,11 @@ class Prediction:
             self.headroom[1] = _unjudged(tpot) if objectives.ttft_s else -tpot
 
     @property
+    def times(self) -> Floats:
+        """Return [2, rows]: the predicted times of the first token, and of TPOT, 0 without one."""
+        return np.stack((self.first, self.tpot if self.tpot.size else np.zeros(self.first.size)))
+
+    @property
     def first_headroom(self) -> Floats:
         """Return the headroom to the objective of the first token."""
         found: Floats = self.headroom[0]

@@ -25,9 +25,9 @@ class LatencyParams(PluginParams):
     """Weight of the TTFT headroom."""
     tpot_weight: float = Field(default=0.2, ge=0.0)
     """Weight of the TPOT headroom."""
-    headroom_selection_strategy: Literal["least", "most"] = "least"
+    headroom_selection_strategy: Literal["least", "most", "fastest"] = "least"
     """Among endpoints that meet the objectives: `least` fills the ones with the least headroom, `most` takes
-    the one with the most."""
+    the one with the most, `fastest` goes by the predicted times, as for a request without an objective."""
     composite_kv_weight: float = Field(default=1.0, ge=0.0, alias="compositeKVWeight")
     """Weight of the free KV cache where nothing is predicted."""
     composite_queue_weight: float = Field(default=1.0, ge=0.0)
@@ -41,13 +41,14 @@ class LatencyScorer(Scorer):
 
     Endpoints that meet the objectives are scored, if there are any; else the idle ones; else the first group
     that has any of: misses TPOT alone, misses TTFT alone, misses both. Of those that miss only what is missed
-    counts. With |h| scaled to c in [0, 1], `most` gives (int(100 c) + 1) / 100, `least` and every group that
-    misses (int(100 (1 - c)) + 1) / 100. An endpoint without a prediction gets 0. Without any prediction the
-    score is the weighted mean of free KV cache, (longest queue - q) / longest queue, and prefix match,
-    rounded to 0.01.
+    counts. With `fastest` objectives choose the group alone, and -h are the predicted times. With |h| scaled
+    to c in [0, 1], `most` gives (int(100 c) + 1) / 100, the other strategies and every group that misses
+    (int(100 (1 - c)) + 1) / 100. An endpoint without a prediction gets 0. Without any prediction the score
+    is the weighted mean of free KV cache, (longest queue - q) / longest queue, and prefix match, rounded to
+    0.01.
     """
 
-    __slots__ = ("_kv", "_most", "_prefix", "_queue", "_tpot", "_ttft")
+    __slots__ = ("_fastest", "_kv", "_most", "_prefix", "_queue", "_tpot", "_ttft")
     type_name = "latency-scorer"
     params_type = LatencyParams
     consumes = frozenset({LATENCY_PREDICTION, PREFIX_MATCH})
@@ -58,6 +59,7 @@ class LatencyScorer(Scorer):
         self._ttft = params.ttft_weight / total if total else 1.0
         self._tpot = params.tpot_weight / total if total else 0.0
         self._most = params.headroom_selection_strategy == "most"
+        self._fastest = params.headroom_selection_strategy == "fastest"
         parts = (params.composite_kv_weight, params.composite_queue_weight, params.composite_prefix_weight)
         total = sum(parts)
         self._kv, self._queue, self._prefix = [part / total for part in parts] if total else (1.0, 0.0, 0.0)
@@ -91,6 +93,8 @@ class LatencyScorer(Scorer):
                 scored = next(each for each in groups if each.any())
             # What an endpoint meets does not count: else the least headroom of the met objective would win.
             headroom = np.minimum(headroom, 0.0)
+        if self._fastest:
+            headroom, most = prediction.of(prediction.times, rows), False
         return self._scores_of(scored, headroom, most=most)
 
     def _scores_of(self, scored: _Mask | None, headroom: Floats, *, most: bool) -> Floats:

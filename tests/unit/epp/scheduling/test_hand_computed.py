@@ -274,6 +274,23 @@ SCORES += [
         S(ttft=(0.2, 0.6, 1.2), tpot=(0.04, 0.02, 0.01), objectives=SLO),
         [0.81, 0.21, 0.0],
     ),
+    # p2, the fastest, misses TPOT. Among p0 and p1 TTFT is 0.2 and 0.6, TPOT 0.04 and 0.02: c = 0.8 * 0 + 0.2
+    # and 0.8 + 0.2 * 0; (int(80) + 1) / 100 and (int(20) + 1) / 100.
+    (
+        "latency-scorer",
+        "fastest",
+        {"headroomSelectionStrategy": "fastest"},
+        S(ttft=(0.2, 0.6, 0.1), tpot=(0.04, 0.02, 0.06), objectives=SLO, requests=(1, 1, 1)),
+        [0.81, 0.21, 0.0],
+    ),
+    # All miss TTFT: times decide, not what is missed.
+    (
+        "latency-scorer",
+        "fastest of those that miss",
+        {"headroomSelectionStrategy": "fastest"},
+        S(ttft=(2, 3, 4), tpot=(0.02, 0.02, 0.02), objectives=SLO, requests=(1, 1, 1)),
+        [1.0, 0.51, 0.01],
+    ),
     # All miss, p1 is idle: it alone is scored; without a range 0.5 gives (int(50) + 1) / 100.
     ("latency-scorer", "idle", {}, S(ttft=(2, 3, 4), objectives=SLO, requests=(1, 0, 1)), [0, 0.51, 0]),
     # p2 misses TPOT alone, the others TTFT: only p2 is scored.
