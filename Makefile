@@ -100,12 +100,13 @@ interop-tools: ## Install nghttp2's tools where this can be done; lean_grpc's te
 	  apt-get install -y -qq nghttp2-client >/dev/null 2>&1; } || \
 	echo "nghttp2's tools (nghttp, h2load) are not there: the tests against them will skip"
 
-batch-tools: tools ## Install redis-server and PostgreSQL where this can be done (root, Debian) and build the fake Pub/Sub server, for the batch tests
+batch-tools: tools ## Install redis-server and PostgreSQL where this can be done (root, Debian) build the fake Pub/Sub server and install Google's client, for the batch tests
 	@{ test -x "$$(command -v redis-server)" && ls /usr/lib/postgresql/*/bin/pg_ctl; } >/dev/null 2>&1 || \
 	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server postgresql >/dev/null 2>&1; } || \
 	{ echo "the batch tests need redis-server and postgresql; on Debian, as root: apt-get install redis-server postgresql"; exit 1; }
 	@$(BIN)/headroom local build --pubsub-fake
+	@$(BIN)/python tests/support/google_pubsub.py
 
 fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core, then the readers of request bodies and of responses, each for FUZZ_SECONDS (an hour)
 	@$(BIN)/python tests/fuzz/lean_grpc/fuzz_core.py --seconds $(or $(FUZZ_SECONDS),3600)
