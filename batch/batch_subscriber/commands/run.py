@@ -13,6 +13,7 @@ import uvloop
 
 from batch_subscriber import http_page
 from batch_subscriber.cancellations import Cancellations
+from batch_subscriber.errors import ConfigurationError
 from batch_subscriber.flow import Reading
 from batch_subscriber.gateway import Gateway, fetch_page
 from batch_subscriber.metrics import Metrics
@@ -73,7 +74,12 @@ async def work(settings: Settings) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.drain)
         _log.info("sending jobs to %s", settings.gateway)
-        await worker.run()
+        try:
+            await worker.run()
+        except ExceptionGroup as faults:
+            if (wrong := faults.subgroup(ConfigurationError)) is not None:
+                raise wrong.exceptions[0] from faults
+            raise
     return 0
 
 

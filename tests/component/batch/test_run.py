@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -135,6 +136,17 @@ async def test_settings_that_cannot_work_end_it_with_status_2(stage: Stage) -> N
     async with asyncio.timeout(LIMIT_S):
         assert await stage.batch.process.wait() == 2
     assert "max_in_flight: " in stage.batch.log()
+
+
+async def test_a_queue_of_another_version_ends_it_with_status_2(stage: Stage) -> None:
+    foreign = sqlite3.connect(stage.folder / "q.db")
+    foreign.execute("PRAGMA user_version=7")
+    foreign.close()
+    await stage.start()
+    assert stage.batch.process is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert await stage.batch.process.wait() == 2
+    assert stage.batch.log().splitlines()[-1].endswith("q.db has the layout 7; this version reads 1")
 
 
 async def test_the_key_of_a_file_goes_along(stage: Stage) -> None:
