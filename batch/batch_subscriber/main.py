@@ -12,6 +12,7 @@ from batch_subscriber.errors import BatchError, ConfigurationError
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "send the jobs of a queue to the gateway",
     "dead": "list, show, replay or drop jobs that are not tried any more",
+    "plan": "say when the backlog will be done, against a deadline and the queue's retention",
     "submit": "hand a file of requests to the API, watch it, and fetch its files",
     "serve": "serve files and batches over HTTP, as OpenAI's API does",
 }
