@@ -3,6 +3,7 @@
     python bench/predictor.py                 with a bundle of its own: 150 rounds of depth 6, p50 and p90
     python bench/predictor.py --bundle DIR    with the newest bundle of a folder, such as bench-accuracy's
     python bench/predictor.py --no-picker     without the picker, which needs Envoy
+    python bench/predictor.py --only-picker   the picker alone
 
 One core. Prints one JSON line a figure; CPU seconds of the work measured, medians of interleaved rounds. The
 server's figures have the wire in them: a packed question is decoded, p50 and p90 of TTFT and TPOT of each row
@@ -273,6 +274,7 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=6, help="of its trees (default 6)")
     parser.add_argument("--endpoints", type=int, default=10, help="of the picker's pool (default 10)")
     parser.add_argument("--no-picker", action="store_true", help="leave the picker out")
+    parser.add_argument("--only-picker", action="store_true", help="leave the server's own figures out")
     given = parser.parse_args()
     if given.bundle is not None:
         found, errors = bundles.load_newest(given.bundle)
@@ -281,10 +283,12 @@ def main() -> int:
         bundle = found
     else:
         bundle = own_bundle(given.rounds, given.depth)
-    kernel.compile_kernel()
-    emit("evaluation_is_compiled", float(kernel.IS_COMPILED), "")
-    ok = by_rows(bundle)
-    ok &= beside_training(bundle)
+    ok = True
+    if not given.only_picker:
+        kernel.compile_kernel()
+        emit("evaluation_is_compiled", float(kernel.IS_COMPILED), "")
+        ok &= by_rows(bundle)
+        ok &= beside_training(bundle)
     if not given.no_picker:
         ok &= uvloop.run(pickers(bundle, given.endpoints, picker.ROUNDS))
     return 0 if ok else 1

@@ -150,7 +150,9 @@ def prediction_of(ticket: Ticket, *, streaming: bool, buffer: float) -> Predicti
         seconds = ticket.seconds
         tpot: Floats | None = None
         tpot_bound: Floats | None = None
-        if streaming and (ticket.is_complete or not np.isnan(seconds[1]).all()):
+        # Another configuration may have come between question and answer.
+        has_tpot = streaming and len(seconds) > 1
+        if has_tpot and (ticket.is_complete or not np.isnan(seconds[1]).all()):
             tpot, tpot_bound = seconds[1, 0], seconds[1, -1]
         made = Prediction(
             ticket.rows,

@@ -37,7 +37,7 @@ schedulingProfiles:
 class Link:
     """Answers at once: TTFT 1 s and TPOT 0.1 s on each endpoint, the bound twice that; None: it fails.
 
-    Asked for the time to the end, it answers 1 s. When it is silent no answer comes.
+    Asked for the time to the end, it answers 1 s. When it does not answer at once it answers on `answer`.
     """
 
     servers = 1
@@ -46,22 +46,26 @@ class Link:
         self.state: State | None = State.TRAINED
         self.answers_at_once = True
         self.targets: tuple[Target, ...] = ()
+        self.answer: Callable[[], None] = lambda: None
 
     def send(
-        self, server: int, message: bytes, timeout_s: float, answered: Callable[[bytes | None], None]
+        self, server: int, question: bytes, timeout_s: float, answered: Callable[[bytes | None], None]
     ) -> None:
-        asked = decode_request(message)
+        asked = decode_request(question)
         self.targets = asked.targets
         rows = len(asked.matrix)
         seconds = np.empty((len(asked.targets), 2, rows), dtype=np.float32)
         seconds[:] = np.array([[1.0, 2.0], [0.1, 0.2]])[: len(asked.targets), :, np.newaxis]
-        if not self.answers_at_once:
-            return
-        if self.state is None:
-            answered(None)
+        marks = np.zeros(rows, dtype=np.uint8)
+        message = (
+            None
+            if self.state is None
+            else encode_answer(Prediction(self.state, "v1", asked.targets, marks, seconds))
+        )
+        if self.answers_at_once:
+            answered(message)
         else:
-            marks = np.zeros(rows, dtype=np.uint8)
-            answered(encode_answer(Prediction(self.state, "v1", asked.targets, marks, seconds)))
+            self.answer = lambda: answered(message)
 
 
 class Stage:
@@ -189,6 +193,18 @@ def test_an_answer_that_does_not_come_costs_the_budget_and_the_explanation_says_
     assert isinstance(decision, Decision)
     assert stage.explained()["reason"] == "late"
     assert stage.page["requests"]["late"] == 1
+
+
+def test_an_answer_to_the_question_of_an_earlier_configuration_fails_no_request() -> None:
+    stage = Stage(CONFIG.replace("streamingMode: true", "streamingMode: false"))
+    stage.link.answers_at_once = False
+    answers: list[Decision | Refusal] = []
+    assert isinstance(stage.ask(answers.append), Waiting)
+    stage.router.advance()
+    stage.link.answer()
+    assert stage.router.apply_config(CONFIG)
+    (decision,) = answers
+    assert isinstance(decision, Decision)
 
 
 @pytest.mark.parametrize(
