@@ -5,9 +5,14 @@ outcome is known (`accuracy_run`). The floor (`accuracy_floor`) is what the best
 row alone. `against` is plain XGBoost as the other project's predictor fits it: its features, squared error,
 raw milliseconds, all samples of its FIFO buckets, fitted anew after every 500.
 
-`--quick` takes 8 replays and three traces. `--replays N` sets their number (50). `--ablation` also plays
-every trace without one group of features at a time and prints a table. Replays, floors and plays are kept in
-`.local/accuracy`; a first full run takes about an hour of one core.
+The traces are those of a seed by which nothing was chosen; `--tuned` plays those by which thresholds and
+features were. 12 replays (`--replays N`), 50 with `--full`: the floor of fewer is higher. `--quick` takes 8
+replays and three traces. `--ablation` also plays every trace without one group of features at a time and
+prints a table.
+
+Replays, floors, plays and the last bundle of each play are kept in `.local/accuracy`, each under a name that
+has what it depends on, so that a run that was ended goes on where it was. A first run of all traces takes
+about 15 minutes of an idle core, `--full` an hour.
 """
 
 import argparse
@@ -45,6 +50,9 @@ EARLY: Final = 300
 EARLY_ROWS: Final = 500
 #: Fewest requests of a regime whose coverage says anything: two points are a standard error there.
 LEAST_OF_REGIME: Final = 225
+#: Replays that the floor is told from, and with `--full`.
+REPLAYS: Final = 12
+FULL: Final = 50
 QUICK: Final = ("chat", "lora", "shift")
 
 #: Groups of features that an ablation takes away.
@@ -68,26 +76,30 @@ def main() -> None:
     """Print all figures; exit with status 1 when one misses its goal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--replays", type=int, default=50)
+    parser.add_argument("--replays", type=int, default=REPLAYS)
+    parser.add_argument("--full", action="store_true", help=f"{FULL} replays")
+    parser.add_argument("--tuned", action="store_true", help="the seed by which features were chosen")
     parser.add_argument("--jobs", type=int, default=2, help="processes that simulate replays")
     parser.add_argument("--traces", default="", help="names, comma-separated")
     parser.add_argument("--ablation", action="store_true")
     given = parser.parse_args()
     os.nice(max(0, 15 - os.nice(0)))
     names = tuple(filter(None, given.traces.split(","))) or (QUICK if given.quick else tuple(TRACES))
-    count = 8 if given.quick else given.replays
+    count = 8 if given.quick else FULL if given.full else given.replays
+    seed = traces.TUNED if given.tuned else traces.JUDGE
     ok = True
     for name in names:
-        rows, digest = traces.rows_of(name)
-        frozen = traces.frozen()[name]
+        print(f"{name}: seed {seed}, {count} replays", file=sys.stderr, flush=True)
+        rows, digest = traces.rows_of(name, seed)
+        frozen = traces.frozen()[name][str(seed)]
         if digest != frozen["requests"]:
             sys.exit(f"trace {name} is not the frozen one: {digest} instead of {frozen['requests']}")
         if traces.rows_digest(rows) != frozen["rows"]:
             print(f"{name}: the picker decides otherwise than when the trace was frozen", file=sys.stderr)
         traces.replays(name, count, given.jobs)
-        ok &= figures(name, rows, floor_of(name, count), played(name, rows))
+        ok &= figures(name, rows, floor_of(name, seed, count), played(name, seed, rows))
     if given.ablation:
-        print(ablation(names), file=sys.stderr)
+        print(ablation(names, seed), file=sys.stderr)
     sys.exit(not ok)
 
 
@@ -168,14 +180,17 @@ def emit(figure: str, value: float, goal: float | None = None, *, unit: str = "r
     return ok
 
 
-def played(name: str, rows: Rows, without: Sequence[str] = ()) -> Played:
+def played(name: str, seed: int, rows: Rows, without: Sequence[str] = ()) -> Played:
     """Return the play of a trace, kept on disk until the learner's code changes."""
-    digest = hashlib.sha256(f"{traces._key(name)} {without} {LearnerSettings()}".encode())
+    digest = hashlib.sha256(
+        f"{traces._key(name)} {traces.rows_digest(rows)} {without} {LearnerSettings()}".encode()
+    )
     for package in (latency_predictor.learning, latency_contract):
         for path in sorted(Path(package.__path__[0]).glob("*.py")):
             digest.update(path.read_bytes())
     digest.update((traces.HERE / "accuracy_run.py").read_bytes())
-    path = traces.CACHE / f"play-{name}-{digest.hexdigest()[:12]}.npz"
+    label = f"{name}-{seed}-{digest.hexdigest()[:12]}"
+    path = traces.CACHE / f"play-{label}.npz"
     if path.exists():
         with np.load(path) as kept:
             return Played(kept["predicted"], kept["routes"], int(kept["trainings"]), int(kept["promotions"]))
@@ -187,7 +202,8 @@ def played(name: str, rows: Rows, without: Sequence[str] = ()) -> Played:
         matrix[:, columns] = np.nan
         derive(matrix)
 
-    done = play(rows, LearnerSettings(), blank if columns else None)
+    models = None if columns else traces.CACHE / f"models-{label}"
+    done = play(rows, LearnerSettings(), blank if columns else None, models)
     np.savez_compressed(path, **dataclasses.asdict(done))
     return done
 
@@ -262,16 +278,16 @@ _UPSTREAM_PARAMETERS: Final = {
 }
 
 
-def ablation(names: Sequence[str]) -> str:
+def ablation(names: Sequence[str], seed: int) -> str:
     """Return a table: the error without each group of features over that with all, per trace and target."""
     heads = [f"{name} {target.name}" for name in names for target in MEASURED]
     found = []
     for group, without in GROUPS.items():
         cells = [group]
         for name in names:
-            rows, _ = traces.rows_of(name)
+            rows, _ = traces.rows_of(name, seed)
             late = np.arange(len(rows.decided_s)) >= TRAINED
-            whole, less = played(name, rows), played(name, rows, without)
+            whole, less = played(name, seed, rows), played(name, seed, rows, without)
             for target in MEASURED:
                 chosen = late & np.isfinite(rows.actual[:, target])
                 chosen &= np.isfinite(whole.predicted[:, target, 0]) & np.isfinite(

@@ -41,15 +41,15 @@ class Floor:
         return float(np.median(found, axis=1).min())
 
 
-def floor_of(name: str, replays: int, threads: int = 1) -> Floor:
+def floor_of(name: str, seed: int, replays: int, threads: int = 1) -> Floor:
     """Return the floor of a trace from the first `replays` replays; computed once, kept on disk."""
     key = hashlib.sha256(f"{traces._key(name)} {replays} {ROUNDS} {DEPTH} 2".encode()).hexdigest()[:12]
-    path = traces.CACHE / f"floor-{name}-{key}.npz"
+    path = traces.CACHE / f"floor-{name}-{seed}-{replays}-{key}.npz"
     if path.exists():
         with np.load(path) as kept:
             return Floor({Target.TTFT: kept["ttft"], Target.TPOT: kept["tpot"]}, replays)
-    others = [traces.rows_of(name, traces.SEED + 1 + number)[0] for number in range(replays)]
-    rows, _ = traces.rows_of(name)
+    others = [traces.rows_of(name, each)[0] for each in traces.replay_seeds(replays)]
+    rows, _ = traces.rows_of(name, seed)
     answers = {target: _answers(rows, others, target, threads) for target in (Target.TTFT, Target.TPOT)}
     np.savez_compressed(path, ttft=answers[Target.TTFT], tpot=answers[Target.TPOT])
     return Floor(answers, replays)

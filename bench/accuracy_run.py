@@ -6,12 +6,14 @@ the learner decided on it, and outcomes reach the learner when their requests en
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from accuracy_traces import Rows
 from numpy.typing import NDArray
 
+from latency_contract import bundles
 from latency_contract.regimes import regimes_of
 from latency_contract.sample_wire import SampleBatch
 from latency_contract.schema import Target
@@ -40,9 +42,15 @@ class Played:
 
 
 def play(
-    rows: Rows, settings: LearnerSettings, change: Callable[[NDArray[np.float32]], None] | None = None
+    rows: Rows,
+    settings: LearnerSettings,
+    change: Callable[[NDArray[np.float32]], None] | None = None,
+    models: Path | None = None,
 ) -> Played:
-    """Return the predictions of a learner that starts empty. `change` alters matrices in place (ablation)."""
+    """Return the predictions of a learner that starts empty.
+
+    `change` alters matrices in place (ablation). The last bundle is published in the folder `models`.
+    """
     learner = Learner(settings)
     matrix = rows.matrix
     if change is not None:
@@ -86,6 +94,8 @@ def play(
         degraded = np.zeros(6, np.bool_)
         for target in learner.targets:
             degraded |= np.array(learner.watches[target].degraded)
+    if models is not None:
+        bundles.publish(models, learner.bundle(int((EPOCH_S + now) * 1000)))
     return Played(predicted, routes, trainings, promotions)
 
 

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
@@ -183,9 +182,8 @@ def sums_of_xgboost(booster: xgboost.Booster, matrix: Any, margin: Any) -> Any:
     return np.asarray(found, dtype=np.float32).T
 
 
-def train_for_ever(niceness: int) -> None:
-    """Fit models until killed."""
-    os.nice(niceness)
+def train_for_ever() -> None:
+    """Fit models until killed, on one thread as the trainer does."""
     matrix = latency_bundle.rows_of(20_000, seed=3)
     target = np.log1p(np.nan_to_num(matrix[:, 0]))
     while True:
@@ -203,9 +201,7 @@ def beside_training(bundle: Bundle) -> bool:
     ratios = []
     for _ in range(ROUNDS):
         alone = cpu_of(lambda: answer(model, message))
-        training = multiprocessing.get_context("spawn").Process(
-            target=train_for_ever, args=(10,), daemon=True
-        )
+        training = multiprocessing.get_context("spawn").Process(target=train_for_ever, daemon=True)
         training.start()
         time.sleep(2.0)
         ratios.append(cpu_of(lambda: answer(model, message)) / alone)

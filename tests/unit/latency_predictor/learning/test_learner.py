@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from latency_contract.bundles import Bundle
 from latency_contract.regimes import REGIMES, regimes_of
 from latency_contract.sample_wire import COLUMNS, SampleBatch
-from latency_contract.schema import Target
+from latency_contract.schema import Role, Target
 from latency_contract.states import Ended, State
 from latency_predictor.learning.fit import FitSettings
 from latency_predictor.learning.learner import Learner, LearnerSettings, held_out
@@ -87,6 +87,33 @@ def test_after_its_samples_each_target_has_a_model_of_its_own(trained: Any) -> N
     for target in Target:
         assert np.median(np.abs(answer[:, target, 0] / truth[:, target] - 1)) < 0.2
         assert 0.8 < (truth[:, target] <= answer[:, target, 1]).mean() < 0.98
+
+
+def test_a_pool_whose_clients_do_not_stream_has_a_model_of_e2e_alone() -> None:
+    learner = Learner(SETTINGS)
+    made = batch(200)
+    made.actual[:, [Target.TTFT, Target.TPOT]] = np.nan
+    learner.take(made, START_S)
+    assert learner.train(START_S).promoted == (Target.E2E,)
+    assert learner.state() is State.TRAINED
+    assert tuple(learner.bundle(1_750_000_000_000).manifest.models) == (Target.E2E,)
+
+
+def test_prefill_and_decode_rows_teach_a_target_each() -> None:
+    """Of a divided request the prefill endpoint's row has the TTFT, the decode endpoint's the TPOT."""
+    learner = Learner(SETTINGS)
+    prefill, decode = batch(200, role=Role.PREFILL), batch(200, seed=2, role=Role.DECODE)
+    prefill.actual[:, [Target.TPOT, Target.E2E]] = np.nan
+    decode.actual[:, [Target.TTFT, Target.E2E]] = np.nan
+    for each in (prefill, decode):
+        learner.take(each, START_S)
+    assert learner.train(START_S).promoted == (Target.TTFT, Target.TPOT)
+    fresh = rows(300, seed=77, role=Role.PREFILL)
+    ttft = predicted(learner, fresh)[:, Target.TTFT, 0]
+    assert np.median(np.abs(ttft / latencies(fresh)[:, Target.TTFT] - 1)) < 0.2
+    fresh = rows(300, seed=78, role=Role.DECODE)
+    tpot = predicted(learner, fresh)[:, Target.TPOT, 0]
+    assert np.median(np.abs(tpot / latencies(fresh)[:, Target.TPOT] - 1)) < 0.2
 
 
 def test_censored_requests_teach_nothing() -> None:
