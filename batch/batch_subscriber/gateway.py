@@ -7,10 +7,11 @@ docs/batch.md says which do.
 import asyncio
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import aiohttp
 
+from batch_subscriber.answers import Answer, GatewayFault
 from batch_subscriber.jobs import Job
 from inference_api.names import OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER
 
@@ -20,24 +21,6 @@ _CONNECT_S: Final = 10.0
 _KEY_LIFE_S: Final = 30.0
 #: A sender's job must not choose its priority by a header: its `objective` does, which the subscriber knows.
 _NOT_PASSED: Final = frozenset({OBJECTIVE_HEADER, OLD_OBJECTIVE_HEADER})
-
-
-class Answer(NamedTuple):
-    """A whole answer."""
-
-    status: int
-    content_type: str
-    retry_after: str | None
-    body: bytes
-
-
-class GatewayFault(Exception):  # noqa: N818 - it is an expected end of a request
-    """No whole answer came; the message names the kind of fault."""
-
-    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
-        super().__init__(message)
-        self.is_unreachable = is_unreachable
-        """The connection failed: the fault may be the gateway's alone."""
 
 
 class Gateway:

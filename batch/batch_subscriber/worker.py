@@ -6,24 +6,24 @@ again is not answered twice. A job that came again and has a result is not sent 
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
+from batch_subscriber.answers import Answer, GatewayFault, Sender
 from batch_subscriber.cancellations import Cancellations
-from batch_subscriber.errors import BatchError, QueueUnavailableError, ResultError, StoreUnavailableError
+from batch_subscriber.endings import CANCELLED, CUT_OFF, DRAINED, outcome_of
+from batch_subscriber.errors import QueueUnavailableError
 from batch_subscriber.flow import Flow, Outcome, Reading, Ticket
-from batch_subscriber.gateway import Answer, GatewayFault
+from batch_subscriber.gauges import show_gauges
 from batch_subscriber.hand import Hand, Held
-from batch_subscriber.jobs import MAX_BODY_BYTES, Cause, DeadLetter, Job, Result, dead_letter_key
+from batch_subscriber.jobs import MAX_BODY_BYTES
 from batch_subscriber.metrics import Metrics
-from batch_subscriber.queues.interface import Backlog, JobQueue
+from batch_subscriber.queues.interface import JobQueue
 from batch_subscriber.results.interface import ResultStore
 from batch_subscriber.retries import (
-    BUSY_STATUSES,
     Decision,
     Next,
     after_answer,
@@ -33,28 +33,15 @@ from batch_subscriber.retries import (
     retry_after,
 )
 from batch_subscriber.settings import Settings
-
-T = TypeVar("T")
+from batch_subscriber.settlement import AGAIN_S, Settlement
+from batch_subscriber.watches import Watches
 
 #: Jobs of one call to the queue.
 _RECEIVE_MOST: Final = 64
 #: How long one call waits for a job.
 _RECEIVE_S: Final = 2.0
-#: Waits between calls that a queue or a store did not answer, seconds.
-_AGAIN_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-#: Calls to a queue for the end of one job; after them the job comes again and its result is found.
-_QUEUE_CALLS: Final = 8
-_BACKLOG_EVERY_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
-
-
-class Sender(Protocol):
-    """What the worker needs of a gateway."""
-
-    async def post(self, job: Job, timeout_s: float) -> Answer:
-        """Send a job; return its answer. Raises GatewayFault."""
-        ...
 
 
 class Worker:
@@ -77,7 +64,6 @@ class Worker:
         self._settings = settings
         self._limits = settings.limits()
         self._queue = queue
-        self._results = results
         self._gateway = gateway
         self._metrics = metrics
         self._cancellations = cancellations
@@ -93,18 +79,21 @@ class Worker:
         self._timer: asyncio.TimerHandle | None = None
         self._draining = asyncio.Event()
         self._served_at: float | None = None
-        self._backlog = Backlog(None, None, None)
-        self.is_queue_up = False
-        """The last call to the queue was answered."""
-        self._show_gauges()
+        self._settlement = Settlement(queue, results, metrics, clock)
+        self._watches = Watches(settings, self._hand, queue, self._settlement, metrics)
+        metrics.show("is_draining", lambda: float(self.is_draining))
+        show_gauges(
+            metrics, self._flow, self._hand, lambda: self._watches.backlog, now=self._now, clock=clock
+        )
 
     # Life.
 
     async def run(self) -> None:
         """Work until `drain` is called and its time is over, or an own fault ends it, which is raised."""
-        loops: list[Coroutine[Any, Any, None]] = [self._fetch(), self._extend(), self._watch_backlog()]
+        watches = self._watches
+        loops = [self._fetch(), watches.extend(self._pump), watches.read_backlog()]
         if self._cancellations is not None:
-            loops.append(self._watch_cancellations(self._cancellations))
+            loops.append(watches.look_for_cancelled(self._cancellations, self._cancel))
         if self._read_picker is not None:
             loops.append(self._watch_picker(self._read_picker))
         async with asyncio.TaskGroup() as group:
@@ -120,6 +109,11 @@ class Worker:
         """Take no further job, give back what is not sent, and let the rest end within `drain_s`."""
         self._draining.set()
         self._room.set()
+
+    @property
+    def is_queue_up(self) -> bool:
+        """Return whether the last call to the queue was answered."""
+        return self._settlement.is_queue_up
 
     @property
     def is_draining(self) -> bool:
@@ -143,8 +137,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _give_back(self, held: Held) -> None:
-        with contextlib.suppress(QueueUnavailableError):
-            await self._queue.nack(held.delivery, held.job, 0.0)
+        await self._settlement.give_back(held)
         self._let_go(held)
 
     # Jobs in.
@@ -160,12 +153,12 @@ class Worker:
             try:
                 got = await self._queue.receive(places, self._settings.visibility_s, _RECEIVE_S)
             except QueueUnavailableError as fault:
-                self._queue_failed(fault)
-                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+                self._settlement.queue_failed(fault)
+                await asyncio.sleep(AGAIN_S[min(failures, len(AGAIN_S) - 1)])
                 failures += 1
                 continue
             failures = 0
-            self.is_queue_up = True
+            self._settlement.is_queue_up = True
             if got:
                 self._metrics.count("jobs_received", by=len(got))
                 mean = sum(len(delivery.job.body) for delivery in got) / len(got)
@@ -227,12 +220,12 @@ class Worker:
         decision: Decision | None = None
         answer: Answer | None = None
         try:
-            if held.delivery.deliveries > 1 and await self._is_known(held):
+            if held.delivery.deliveries > 1 and await self._settlement.is_known(held):
                 return
             decision = self._before_sending(held)
             if decision is None:
                 answer, decision = await self._send(held)
-                outcome = _outcome(answer, decision)
+                outcome = outcome_of(answer, decision)
                 wait_s = decision.delay_s
         finally:
             now = self._now()
@@ -247,9 +240,9 @@ class Worker:
 
     def _before_sending(self, held: Held) -> Decision | None:
         if held.is_cancelled:
-            return _CANCELLED
+            return CANCELLED
         if self.is_draining:
-            return _DRAINED
+            return DRAINED
         return before_sending(held.job, held.delivery.deliveries, self._clock(), self._limits)
 
     async def _send(self, held: Held) -> tuple[Answer | None, Decision]:
@@ -267,12 +260,11 @@ class Worker:
                 request.cancel()
                 raise
             self._metrics.count("aborted_requests", held.stop)
-            return None, _CANCELLED if held.is_cancelled else _DRAINED
+            return None, CANCELLED if held.is_cancelled else DRAINED
         except GatewayFault as fault:
             self._metrics.count("requests", "none")
             if self._clock() >= expires_at(job, self._limits):
-                detail = "its time was over before the answer was whole"
-                return None, Decision(Next.END, cause=Cause.EXPIRED, detail=detail)
+                return None, CUT_OFF
             is_outage = fault.is_unreachable and self._is_outage()
             return None, after_failure(job, str(fault), self._random(), self._limits, is_outage=is_outage)
         finally:
@@ -290,7 +282,7 @@ class Worker:
             case Next.FINISH | Next.END:
                 await self._settle(held, decision, answer)
             case Next.LATER:
-                if decision is not _DRAINED:
+                if decision is not DRAINED:
                     self._metrics.count("retries", "later")
                 if self.is_draining or held.is_lost:
                     await self._give_back(held)
@@ -300,84 +292,15 @@ class Worker:
                 self._metrics.count("retries", "retry")
                 failed = held.job.failed(self._clock(), decision.detail)
                 try:
-                    await self._ask_queue(lambda: self._queue.nack(held.delivery, failed, decision.delay_s))
+                    await self._settlement.retry(held, failed, decision.delay_s)
                 finally:
                     self._let_go(held)
 
     async def _settle(self, held: Held, decision: Decision, answer: Answer | None) -> None:
-        """Write the one result, then the dead letter where there is one, then let the job leave the queue."""
-        now = self._clock()
-        result = _result(held.job, decision, answer, now)
         try:
-            if await self._write(result):
-                self._metrics.count("results", result.cause.value or "none")
-                if result.submitted_at:
-                    self._metrics.observe("job_seconds", now - result.submitted_at)
-            else:
-                self._metrics.count("results_known")
-            await self._leave(held, result.cause, result.detail, now)
+            await self._settlement.end(held, decision, answer)
         finally:
             self._let_go(held)
-
-    async def _leave(self, held: Held, cause: Cause, detail: str, now: float) -> None:
-        if cause in (Cause.NONE, Cause.CANCELLED):
-            await self._ask_queue(lambda: self._queue.ack(held.delivery))
-            return
-        job = held.job.failed(now, detail) if cause is Cause.EXHAUSTED else held.job
-        letter = DeadLetter(
-            key=dead_letter_key(job),
-            cause=cause,
-            detail=detail,
-            at=now,
-            job=job,
-            deliveries=held.delivery.deliveries,
-        )
-        if await self._ask_queue(lambda: self._queue.dead_letter(held.delivery, letter)):
-            self._metrics.count("dead_letters", cause.value)
-
-    async def _is_known(self, held: Held) -> bool:
-        """Return whether a job that came again has a result; it leaves the queue then."""
-        for wait_s in (*_AGAIN_S, None):
-            try:
-                known = await self._results.read(*held.key)
-                break
-            except StoreUnavailableError as fault:
-                self._store_failed(fault)
-                if wait_s is None:
-                    # Sending it again costs an inference, and its result is still written once.
-                    return False
-                await asyncio.sleep(wait_s)
-        if known is None:
-            return False
-        self._metrics.count("results_known")
-        await self._leave(held, known.cause, known.detail, self._clock())
-        return True
-
-    async def _write(self, result: Result) -> bool:
-        """Write until the store takes it; the job takes a place of those in flight meanwhile."""
-        failures = 0
-        while True:
-            try:
-                return await self._results.write(result)
-            except StoreUnavailableError as fault:
-                self._store_failed(fault)
-                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
-                failures += 1
-            except ResultError as refused:
-                result = _without_body(result, str(refused))
-
-    async def _ask_queue(self, call: Callable[[], Awaitable[Any]]) -> bool:
-        """Make a call until the queue answers; False when it does not for a while."""
-        for at in range(_QUEUE_CALLS):
-            try:
-                await call()
-            except QueueUnavailableError as fault:
-                self._queue_failed(fault)
-                await asyncio.sleep(_AGAIN_S[min(at, len(_AGAIN_S) - 1)])
-            else:
-                self.is_queue_up = True
-                return True
-        return False
 
     def _let_go(self, held: Held) -> None:
         self._hand.remove(held)
@@ -392,49 +315,12 @@ class Worker:
             held.stop = reason
             request.cancel()
 
-    # What is watched.
-
-    async def _extend(self) -> None:
-        settings = self._settings
-        while True:
-            await asyncio.sleep(min(1.0, settings.visibility_s / 10))
-            found = self._hand.to_extend(self._now(), settings.visibility_s, settings.max_hold_s)
-            if not found:
-                continue
-            try:
-                gone = await self._queue.extend([held.delivery for held in found], settings.visibility_s)
-            except QueueUnavailableError as fault:
-                self._queue_failed(fault)
-                for held in found:
-                    held.extended_at = float("-inf")
-                continue
-            if gone:
-                lost = self._hand.lost(gone)
-                self._metrics.count("deliveries_lost", by=len(lost))
-                self._pump()
-
-    async def _watch_cancellations(self, cancellations: Cancellations) -> None:
-        while True:
-            await asyncio.sleep(self._settings.cancel_every_s)
-            groups = self._hand.groups()
-            if not groups:
-                continue
-            try:
-                cancelled = await cancellations.cancelled(groups)
-            except BatchError as fault:
-                self._queue_failed(fault)
-                continue
-            for held in self._hand:
-                if held.job.group in cancelled and not held.is_cancelled:
-                    self._cancel(held)
-
     def _cancel(self, held: Held) -> None:
-        held.is_cancelled = True
         if held.is_under_way:
             self._abort(held, "cancelled")
         else:
             held.is_under_way = True
-            self._start(self._settle(held, _CANCELLED, None))
+            self._start(self._settle(held, CANCELLED, None))
 
     async def _watch_picker(self, read_picker: Callable[[], Awaitable[Reading | None]]) -> None:
         while True:
@@ -444,95 +330,8 @@ class Worker:
                 self._pump()
             await asyncio.sleep(self._settings.read_every_s)
 
-    async def _watch_backlog(self) -> None:
-        while True:
-            try:
-                self._backlog = await self._queue.backlog()
-                self.is_queue_up = True
-            except QueueUnavailableError as fault:
-                self._queue_failed(fault)
-            await asyncio.sleep(_BACKLOG_EVERY_S)
-
-    def _queue_failed(self, fault: Exception) -> None:
-        self.is_queue_up = False
-        self._metrics.count("queue_errors")
-        _log.warning("the queue did not answer: %s", fault)
-
-    def _store_failed(self, fault: Exception) -> None:
-        self._metrics.count("store_errors")
-        _log.warning("the result store did not answer: %s", fault)
-
     def _is_outage(self) -> bool:
         return self._served_at is None or self._now() - self._served_at > self._limits.outage_s
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def _show_gauges(self) -> None:
-        show, flow, hand = self._metrics.show, self._flow, self._hand
-        nan = float("nan")
-
-        def known(value: float | None) -> float:
-            return nan if value is None else float(value)
-
-        def age() -> float:
-            oldest = self._backlog.oldest_submitted_at
-            return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
-
-        show("in_flight_requests", lambda: float(flow.in_flight))
-        show("flow_limit", lambda: float(flow.limit))
-        show("pool_saturation", lambda: known(flow.reading(self._now()).saturation))
-        show("pool_replicas", lambda: known(flow.reading(self._now()).replicas))
-        show("jobs_in_hand", lambda: float(len(hand)))
-        show("bytes_in_hand", lambda: float(hand.size))
-        show("oldest_job_age_seconds", age)
-        show("is_draining", lambda: float(self.is_draining))
-        self._metrics.show_each(
-            "queue_jobs",
-            {"waiting": lambda: known(self._backlog.waiting), "held": lambda: known(self._backlog.held)},
-        )
-
-
-_CANCELLED: Final = Decision(Next.END, cause=Cause.CANCELLED, detail="its group was cancelled")
-_DRAINED: Final = Decision(Next.LATER, detail="the subscriber ends")
-
-
-def _outcome(answer: Answer | None, decision: Decision) -> Outcome:
-    if answer is None:
-        return Outcome.ABORTED if decision in (_CANCELLED, _DRAINED) else Outcome.FAILED
-    if answer.status in BUSY_STATUSES:
-        return Outcome.BUSY
-    # An answer of 4xx shows a pool that works, as far as the flow is concerned.
-    return (
-        Outcome.FAILED if decision.next is Next.RETRY or decision.cause is Cause.EXHAUSTED else Outcome.SERVED
-    )
-
-
-def _result(job: Job, decision: Decision, answer: Answer | None, now: float) -> Result:
-    return Result(
-        job_id=job.id,
-        generation=job.generation,
-        group=job.group,
-        status=0 if answer is None else answer.status,
-        content_type="" if answer is None else answer.content_type,
-        body=b"" if answer is None else answer.body,
-        cause=decision.cause,
-        detail=decision.detail if decision.cause is not Cause.NONE else "",
-        attempts=job.attempts,
-        submitted_at=job.submitted_at,
-        finished_at=now,
-    )
-
-
-def _without_body(result: Result, fault: str) -> Result:
-    return Result(
-        job_id=result.job_id,
-        generation=result.generation,
-        group=result.group,
-        status=result.status,
-        cause=Cause.EXHAUSTED,
-        detail=f"the result store refused the answer: {fault}"[:500],
-        attempts=result.attempts,
-        submitted_at=result.submitted_at,
-        finished_at=result.finished_at,
-    )

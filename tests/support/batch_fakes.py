@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from batch_subscriber.answers import Answer
 from batch_subscriber.errors import QueueUnavailableError, StoreUnavailableError
-from batch_subscriber.gateway import Answer
 from batch_subscriber.jobs import DeadLetter, Job, Result
 from batch_subscriber.queues.interface import Backlog, Delivery
 

@@ -9,8 +9,8 @@ import pytest
 
 from batch_contracts import make_job, make_result
 from batch_fakes import OK, MemoryGateway, MemoryQueue, MemoryStore, busy, in_turn, loop_time, taking
+from batch_subscriber.answers import Answer, GatewayFault
 from batch_subscriber.flow import Reading
-from batch_subscriber.gateway import Answer, GatewayFault
 from batch_subscriber.jobs import Cause, Job
 from batch_subscriber.metrics import Metrics
 from batch_subscriber.settings import Settings
