@@ -31,7 +31,11 @@ REFUSALS = (
 #: Names of litellm's own.
 LITELLMS = {"InternalServerError": "ServiceUnavailableError"}
 #: langchain-openai's, which are subclasses of openai's.
-LANGCHAINS: dict[str, str] = {}
+LANGCHAINS = {
+    "RateLimitError": "OpenAIRateLimitError",
+    "BadRequestError": "OpenAIInvalidRequestError",
+    "InternalServerError": "OpenAIAPIError",
+}
 
 LITELLM = """
 import json, sys, litellm

@@ -36,7 +36,7 @@ CHUNK_BYTES: Final = 62_000
 #: Pieces of a request body handed out at a time, so that a slow proxy does not double a body's memory.
 BATCH_CHUNKS: Final = 16
 #: The same of a body that is decoded meanwhile, which takes time.
-BATCH_DECODED: Final = 4
+BATCH_DECODED: Final = 2
 
 #: Messages for the proxy, in order.
 Replies = Sequence[bytes]
