@@ -122,10 +122,14 @@ class Exchange(Generic[Late]):
         """Take one message and return the replies to it, in order; then look at `status` and `backlog`."""
         if self.status is not None:
             return _NOTHING
-        if self._response is _STREAMING and payload[:1] == wire.RESPONSE_BODY:  # most messages
+        # Most messages are pieces of a body: these two cases are those of the tables, without their look-ups.
+        if self._response is _STREAMING:
+            if payload[:1] == wire.RESPONSE_BODY and (piece := wire.piece_of(payload)) is not None:
+                return self._response_body(piece, _PASSES, now)
+        elif self._request is _BUFFERING and payload[:1] == wire.REQUEST_BODY:
             piece = wire.piece_of(payload)
             if piece is not None:
-                return self._response_body(piece, _PIECE, now)
+                return self._hold_piece(piece, _IS_HELD, now)
         try:
             kind, message = wire.decode(payload, self.processor.names)
             row = _REQUEST_ROWS.get(kind)
@@ -594,4 +598,6 @@ def _rows(
 _REQUEST_ROWS: Final = _rows(REQUEST_CELLS, Request)
 _RESPONSE_ROWS: Final = _rows(RESPONSE_CELLS, Response)
 _STREAMING: Final = Response.STREAMING
-_PIECE: Final = _RESPONSE_ROWS["response_body"][_STREAMING]
+_BUFFERING: Final = Request.BUFFERING
+_PASSES: Final = _RESPONSE_ROWS["response_body"][_STREAMING]
+_IS_HELD: Final = _REQUEST_ROWS["request_body"][_BUFFERING]

@@ -188,9 +188,9 @@ def _mutation_prefix(length: int) -> bytes:
 
 
 #: Tags of the pieces, as their messages begin, and the tag of the bytes in them.
-_BODIES: Final = {b"\x22": "request_body", b"\x2a": "response_body"}
-#: How a piece of a response body begins.
+REQUEST_BODY: Final = b"\x22"
 RESPONSE_BODY: Final = b"\x2a"
+_BODIES: Final = {REQUEST_BODY: "request_body", RESPONSE_BODY: "response_body"}
 #: Tags of the messages with headers.
 _HEADS: Final = {b"\x12": "request_headers", b"\x1a": "response_headers"}
 _BODY_FIELD: Final = 0x0A

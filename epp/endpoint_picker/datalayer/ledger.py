@@ -97,7 +97,7 @@ class Ledger:
         table = self._table
         reservation.sequence = self._reserved[row] = self._reserved[row] + 1
         self._since_mark[row] += 1
-        # numpy takes three times as long to add in place as to hand out a Python number.
+        # `item` and an assignment take two thirds of the time of an addition in place.
         unseen = table.unseen[row] = table.unseen.item(row) + 1
         table.unseen_work[row] = unseen * table.slowness[row]
         table.inflight_requests[row] = table.inflight_requests.item(row) + 1
