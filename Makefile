@@ -113,8 +113,8 @@ fuzz: setup ## Fuzz the transport's HTTP/2 and gRPC core, then the readers of re
 	@$(BIN)/python tests/fuzz/ext_proc/fuzz_bodies.py --seconds $(or $(FUZZ_SECONDS),3600)
 	@$(BIN)/python tests/fuzz/ext_proc/fuzz_responses.py --seconds $(or $(FUZZ_SECONDS),3600)
 
-demo: $(if $(filter kubelet,$(NODE)),kubelet-tools,control-plane) ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it; NODE=kubelet runs it in containers
-	@$(BIN)/headroom demo up --node=$(NODE) $(if $(CHECK),--check)
+demo: $(if $(filter kubelet,$(NODE)),kubelet-tools,control-plane) ## Run the main job locally and leave it up; CHECK=1 verifies it unattended and ends it; PREDICTOR=1 shows latency prediction; NODE=kubelet runs it in containers
+	@$(BIN)/headroom demo up --node=$(NODE) $(if $(PREDICTOR),--predictor) $(if $(CHECK),--check)
 
 kubelet-tools test-kubelet: NODE = kubelet
 kubelet-tools: tools ## Install what a kubelet node needs (root, Debian) and build its programs and images once

@@ -208,6 +208,8 @@ def _loads(program: Path) -> Iterator[Path]:
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     for line in listed.stdout.splitlines():
         if "not found" in line:
+            if (program.parent / line.split()[0]).exists():
+                continue  # a wheel's own library, which is loaded before by what needs both
             raise SystemExit(f"{program} needs {line.split()[0]}, which the base image does not have")
         path = line.partition("=>")[2] or line
         if (path := path.split()[0]).startswith("/"):

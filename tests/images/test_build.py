@@ -36,7 +36,7 @@ def layers(built: Built, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("key", IMAGES)
-def test_an_image_has_one_command_and_no_tools(built: Built, key: str) -> None:
+def test_an_image_has_its_commands_and_no_tools(built: Built, key: str) -> None:
     with root_of(built, key) as root:
         commands = {
             path.name
@@ -49,7 +49,7 @@ def test_an_image_has_one_command_and_no_tools(built: Built, key: str) -> None:
             and path.suffix != ".py"
         }
         (python,) = (name for name in commands if name.startswith("python3."))
-        assert commands == {IMAGES[key].command, python}
+        assert commands == {IMAGES[key].command, *IMAGES[key].also, python}
         for absent in ("pip", "setuptools", "ensurepip", "hatchling", "pytest"):
             assert not list(root.rglob(absent)), absent
         assert not (root / "etc/passwd").exists()

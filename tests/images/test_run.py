@@ -27,7 +27,7 @@ from inference_api.crd import RESOURCES
 from operator_cluster import CRDS, ROOT, Cluster, established, eventually, kubectl, pool
 
 #: CPU seconds from the start of the process until it is ready.
-CPU_BOUND_S = {"operator": 1.0, "epp": 0.9, "simulator": 0.4}
+CPU_BOUND_S = {"operator": 1.0, "epp": 0.9, "simulator": 0.4, "predictor": 2.5}
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 MODES = pytest.mark.parametrize("strict", [True, False], ids=["strict", "as-root"])
 
@@ -76,6 +76,27 @@ def test_outside_of_a_cluster_it_says_so_in_a_line(built: Built, key: str) -> No
     (line,) = text.splitlines()
     assert json.loads(line)["level"] == "ERROR"
     assert re.search("in a cluster|in a pod", json.loads(line)["message"])
+
+
+@MODES
+def test_a_prediction_server_starts_by_the_code_that_the_image_brings(
+    built: Built, tmp_path: Path, strict: bool
+) -> None:
+    rpc, port = free_ports(2)
+    (tmp_path / "models").mkdir()
+    flags = (
+        *("--models=/models", "--http=", f"--listen={HOST}:{rpc}"),
+        f"--status-http={HOST}:{port}",
+    )
+    mounts = [(tmp_path / "models", "/models")]
+    with built.engine.running(
+        built.names["predictor"], *flags, log=tmp_path / "log", strict=strict, mounts=mounts
+    ) as container:
+        container.until(f"http://{HOST}:{port}/readyz")
+        assert container.cpu_seconds() < CPU_BOUND_S["predictor"]
+        if not strict:
+            assert container.written_files() == []
+        check_quiet(container)
 
 
 @MODES

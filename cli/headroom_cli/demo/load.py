@@ -26,15 +26,22 @@ class Load:
             sent = load.stop()
 
     `large` sends streaming requests with bodies of 200 kB; checksums cover both directions. `saturating`
-    sends long prompts with long answers, which fill a pool's queues.
+    sends long prompts with long answers, which fill a pool's queues. `make(n)` gives the n-th request in
+    their place.
     """
 
     def __init__(
-        self, base_url: str, *, in_flight: int, large: bool = False, saturating: bool = False
+        self,
+        base_url: str,
+        *,
+        in_flight: int,
+        large: bool = False,
+        saturating: bool = False,
+        make: Callable[[int], Ask] | None = None,
     ) -> None:
         self._base_url = base_url
         self._in_flight = in_flight
-        self._make = _large if large else _long if saturating else _mixed
+        self._make = make or (_large if large else _long if saturating else _mixed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="load", daemon=True)
         self._client = InferenceClient(base_url)

@@ -5,11 +5,13 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from headroom_cli.demo import coexistence, scenarios
 from headroom_cli.demo.api import condition, progress, wait_for
 from headroom_cli.demo.failure import DemoError
+from headroom_cli.demo.prediction import prediction
 from headroom_cli.demo.requests import show_requests
 from headroom_cli.demo.stage import Measurement, Stage
 from headroom_cli.local import add_node_option
@@ -59,14 +61,25 @@ def add_commands(groups: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="verify every promise, print the figures, end the demo; exit 0 or 1",
     )
+    begin.add_argument(
+        "--predictor",
+        action="store_true",
+        help="show latency prediction: cold start, trained, and the gain; with --check verify this alone",
+    )
     add_node_option(begin)
-    begin.set_defaults(run=lambda given: (check if given.check else up)(given.dir, given.node))
+    begin.set_defaults(run=_begin)
     finish = commands.add_parser("down", help="end the demo and all its processes")
     finish.set_defaults(run=lambda given: down(given.dir))
     for command in (begin, finish):
         command.add_argument(
             "--dir", type=Path, default=DEFAULT_DIRECTORY, help="the demo's folder (default: %(default)s)"
         )
+
+
+def _begin(given: argparse.Namespace) -> int:
+    if given.check:
+        return check(given.dir, given.node, (prediction,) if given.predictor else SCENARIOS)
+    return up(given.dir, given.node, predictor=given.predictor)
 
 
 def down(directory: Path) -> int:
@@ -76,13 +89,16 @@ def down(directory: Path) -> int:
     return 0
 
 
-def up(directory: Path, node: str = PROCESS) -> int:
-    """Bring the demo up, show the requests and the objects, print further commands."""
+def up(directory: Path, node: str = PROCESS, *, predictor: bool = False) -> int:
+    """Bring the demo up, show the requests, the objects and prediction, print further commands."""
     cluster = LocalCluster(directory, node=node)
     try:
         stage, _ = bring_up(cluster)
         show_requests(stage)
         show_objects(stage)
+        if predictor:
+            progress(f"\n== {prediction.__doc__}")
+            print_measurements(prediction(stage))
     except DemoError as error:
         raise DemoError(
             f"{error}. Logs are in {directory}/logs; `{_end_command(directory)}` ends the parts that run."
@@ -127,8 +143,8 @@ def _end_command(directory: Path) -> str:
     return "make demo-down" if directory == DEFAULT_DIRECTORY else f"headroom demo down --dir {directory}"
 
 
-def check(directory: Path, node: str = PROCESS) -> int:
-    """Bring the demo up, verify every promise, end it; 0 when no figure exceeds three times its goal."""
+def check(directory: Path, node: str = PROCESS, promises: Sequence[scenarios.Scenario] = SCENARIOS) -> int:
+    """Bring the demo up, verify the promises, end it; 0 when no figure exceeds three times its goal."""
     measured: list[Measurement] = []
     broken: list[str] = []
     cluster = LocalCluster(directory, node=node)
@@ -137,7 +153,7 @@ def check(directory: Path, node: str = PROCESS) -> int:
         measured += figures
         show_requests(stage)
         show_objects(stage)
-        for scenario in SCENARIOS:
+        for scenario in promises:
             progress(f"-- {(scenario.__doc__ or scenario.__name__).splitlines()[0]}")
             try:
                 measured += scenario(stage)
