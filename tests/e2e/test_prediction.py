@@ -33,7 +33,7 @@ def failures(sent: list[Result]) -> list[str]:
 
 
 def containers(stage: Stage) -> list[Any]:
-    return list(stage.picker_pod()["status"]["containerStatuses"])
+    return list(stage.picker_pod()["status"].get("containerStatuses") or ())
 
 
 def test_a_pool_learns_and_the_conditions_say_so(predicted: Stage) -> None:

@@ -14,13 +14,13 @@ from headroom_cli.predictor.tables import summary
 from model_server_sim.client import Ask
 
 NAME: Final = "predicted"
-IN_FLIGHT: Final = 6
+IN_FLIGHT: Final = 3
 LEAST_SAMPLES: Final = 60
 TRAINED_GOAL_S: Final = 60.0
 """From the first request to the first that prediction may route."""
 GAIN_LIMIT_S: Final = 420.0
 _FAST_REPLICAS: Final = 2
-_SLOW_SPEED: Final = 0.25
+_SLOW_SPEED: Final = 0.2
 
 _SMALL: Final = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 #: Half of the requests are held out, so that the two arms are soon large enough for a verdict.
@@ -36,7 +36,7 @@ PREDICTOR: Final[dict[str, Any]] = {
 
 @contextmanager
 def predicted_pool(stage: Stage) -> Iterator[Stage]:
-    """Run a pool with prediction, of two model servers and one that takes four times as long."""
+    """Run a pool with prediction, of two model servers and one that takes five times as long."""
     made = stage.beside(NAME)
     spec = {**SMALL_WITH_PROXY, "latencyPredictor": PREDICTOR}
     with applied(made, [user_picker(NAME, spec), pool(NAME), *_servers(stage)]):
@@ -109,7 +109,7 @@ def _servers(stage: Stage) -> list[Manifest]:
         template["metadata"]["labels"]["speed"] = suffix
         (server,) = template["spec"]["containers"]
         server["args"] = [
-            *server["args"], "--iteration-s=0.01", "--prefill-token-s=0.0004", f"--speed={speed}",
+            *server["args"], "--iteration-s=0.01", "--prefill-token-s=0.0012", f"--speed={speed}",
         ]  # fmt: skip
         made.append(deployment)
     return made
