@@ -16,6 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from endpoint_picker.datalayer.kv_events import MAX_PAYLOAD
 from endpoint_picker.datalayer.kv_index import KvIndex
+from endpoint_picker.datalayer.kv_inflow import CHECK_S, Inflow
 from endpoint_picker.datalayer.kv_sources import KvEventsPlan, KvSource, KvSources
 from endpoint_picker.datalayer.kv_stream import REPLAY_IDLE_S, REPLAY_TOTAL_S
 
@@ -34,7 +35,10 @@ RECONNECT_MAX_MS: Final = 5000
 #: Replays at a time; each brings up to a publisher's whole buffer.
 REPLAYS: Final = 8
 
-_MONITORED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_OPENED: Final = (zmq.EVENT_CONNECTED, zmq.EVENT_ACCEPTED)
+_MONITORED: Final = (
+    zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+)
 _END: Final = b"\xff" * 8
 
 _log = logging.getLogger(__name__)
@@ -43,15 +47,31 @@ _log = logging.getLogger(__name__)
 class _Reader:
     """Calls `take(frames)` for every message of a socket, a slice in each turn of the loop."""
 
-    __slots__ = ("_again", "_fd", "_frames", "_is_closed", "_loop", "_take", "socket")
+    __slots__ = (
+        "_again",
+        "_fd",
+        "_frames",
+        "_inflow",
+        "_is_closed",
+        "_is_shared",
+        "_loop",
+        "_take",
+        "socket",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         socket: "zmq.Socket[bytes]",
         take: Callable[[list[bytes]], None],
+        inflow: Inflow | None,
+        *,
+        is_shared: bool,
     ) -> None:
+        """`inflow` hears of each frame; with `is_shared` the socket has several connections."""
         self._loop = loop
+        self._inflow = inflow
+        self._is_shared = is_shared
         self.socket = socket
         self._take = take
         self._fd = int(socket.get(zmq.FD))
@@ -75,7 +95,7 @@ class _Reader:
             if self._is_closed:
                 return
             try:
-                frame = self.socket.recv(zmq.NOBLOCK)
+                frame = self._receive()
             except zmq.Again:
                 return
             size += len(frame)
@@ -88,6 +108,17 @@ class _Reader:
                 self._take(frames)
         if not self._is_closed:
             self._again = self._loop.call_soon(self.read)
+
+    def _receive(self) -> bytes:
+        inflow = self._inflow
+        if self._is_shared and inflow is not None:
+            got = self.socket.recv(zmq.NOBLOCK, copy=False)
+            inflow.read(len(got), int(got.get(zmq.SRCFD)))
+            return got.bytes
+        frame = self.socket.recv(zmq.NOBLOCK)
+        if inflow is not None:
+            inflow.read(len(frame))
+        return frame
 
     def close(self) -> None:
         """Stop reading and close the socket."""
@@ -103,9 +134,12 @@ class _Link:
 
     __slots__ = (
         "_idle",
+        "_inflow",
         "_monitor",
         "_owner",
         "_replay",
+        "_replay_inflow",
+        "_replay_monitor",
         "_sub",
         "_timer",
         "_total",
@@ -117,6 +151,8 @@ class _Link:
         self._owner = owner
         self.source = source
         self.reconnections = -1
+        self._inflow, self._replay_inflow = Inflow(), Inflow()
+        self._replay_monitor: _Reader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._total: asyncio.TimerHandle | None = None
@@ -126,18 +162,21 @@ class _Link:
         if plan.discover:
             sub = owner.socket(zmq.SUB)
             sub.subscribe(plan.topic_filter)
-            self._monitor = owner.reader(sub.get_monitor_socket(_MONITORED), self._monitored)
+            self._monitor = owner.monitor(sub, self._inflow, self._shook_hands)
             owner.connect(sub, source, plan.socket_port)
-            self._sub = owner.reader(sub, self._published)
+            self._sub = owner.reader(sub, self._published, self._inflow)
         else:
             source.stream.connected(owner.now)
             self.settle()
 
-    def _monitored(self, frames: list[bytes]) -> None:
-        if parse_monitor_message(frames)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.reconnections += 1
-            self.source.stream.connected(self._owner.now)
-            self.settle()
+    def _shook_hands(self) -> None:
+        self.reconnections += 1
+        self.source.stream.connected(self._owner.now)
+        self.settle()
+
+    def check(self) -> int:
+        """Shut down connections that have too much unread; return how many there were."""
+        return self._inflow.check() + self._replay_inflow.check()
 
     def _published(self, frames: list[bytes]) -> None:
         if len(frames) == 3:
@@ -171,9 +210,11 @@ class _Link:
         """Ask for old messages, through a socket of its own: no late answer to an earlier request gets in."""
         first = self.source.stream.replay_from or 0
         dealer = self._owner.socket(zmq.DEALER)
+        self._replay_inflow = Inflow()
+        self._replay_monitor = self._owner.monitor(dealer, self._replay_inflow, _nothing)
         self._owner.connect(dealer, self.source, plan.replay_port)
         self.source.stream.replay_started(self._owner.now)
-        self._replay = self._owner.reader(dealer, self._answered)
+        self._replay = self._owner.reader(dealer, self._answered, self._replay_inflow)
         self._total = self._owner.later(REPLAY_TOTAL_S, self._failed)
         self._wait()
         try:
@@ -210,8 +251,8 @@ class _Link:
             if timer is not None:
                 timer.cancel()
         if self._replay is not None:
-            self._replay.close()
-            self._replay = None
+            _close(self._replay, self._replay_monitor)
+            self._replay = self._replay_monitor = None
             self._owner.replay_over()
 
     def close(self) -> None:
@@ -219,11 +260,19 @@ class _Link:
         self._end_replay()
         if self._timer is not None:
             self._timer.cancel()
-        if self._monitor is not None and self._sub is not None:
-            self._sub.socket.disable_monitor()
-            self._monitor.close()
         if self._sub is not None:
-            self._sub.close()
+            _close(self._sub, self._monitor)
+
+
+def _close(reader: _Reader, monitor: _Reader | None) -> None:
+    if monitor is not None:
+        reader.socket.disable_monitor()
+        monitor.close()
+    reader.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 class KvSubscriber:
@@ -244,12 +293,15 @@ class KvSubscriber:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._links: dict[KvSource, _Link] = {}
         self._bound: _Reader | None = None
+        self._bound_monitor: _Reader | None = None
+        self._bound_inflow = Inflow()
         self._bound_to = ""
         self._queue: deque[_Link] = deque()
         self._replays = 0
         self._sweep: asyncio.Handle | None = None
-        self.errors = {"bind": 0, "connect": 0, "replay": 0}
-        """Operations on sockets that failed."""
+        self._checks: asyncio.TimerHandle | None = None
+        self.errors = {"bind": 0, "connect": 0, "flood": 0, "replay": 0}
+        """Operations on sockets that failed; "flood": connections that had too much unread."""
         sources.on_open = self._opened
         sources.on_close = self._closed
         for source in sources:
@@ -267,22 +319,31 @@ class KvSubscriber:
         wanted = "" if plan is None else plan.bind
         if wanted == self._bound_to:
             return
-        if self._bound is not None:
-            self._bound.close()
-            self._bound = None
+        self._release_bound()
         self._bound_to = wanted
         if plan is None or not wanted:
             return
         socket = self.socket(zmq.SUB)
         socket.subscribe(plan.topic_filter)
+        self._bound_inflow = Inflow()
+        self._bound_monitor = self.monitor(socket, self._bound_inflow, _nothing)
         try:
             socket.bind(wanted)
         except zmq.ZMQError as error:
+            socket.disable_monitor()
+            self._bound_monitor.close()
+            self._bound_monitor = None
             socket.close(linger=0)
             self.errors["bind"] += 1
             _log.error("KV-cache events: cannot bind %s: %s", wanted, error.strerror)
             return
-        self._bound = self.reader(socket, self._bound_received)
+        self._bound = self.reader(socket, self._bound_received, self._bound_inflow, is_shared=True)
+        self._check_soon()
+
+    def _release_bound(self) -> None:
+        if self._bound is not None:
+            _close(self._bound, self._bound_monitor)
+            self._bound = self._bound_monitor = None
 
     def _bound_received(self, frames: list[bytes]) -> None:
         if len(frames) != 3:
@@ -310,9 +371,9 @@ class KvSubscriber:
         """Close everything."""
         for source in list(self._links):
             self._closed(source)
-        if self._bound is not None:
-            self._bound.close()
-            self._bound = None
+        self._release_bound()
+        if self._checks is not None:
+            self._checks.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
         self._sources.on_open = self._sources.on_close = lambda _source: None
@@ -322,6 +383,7 @@ class KvSubscriber:
         plan = self._sources.plan
         if plan is not None:
             self._links[source] = _Link(self, source, plan)
+            self._check_soon()
 
     def _closed(self, source: KvSource) -> None:
         link = self._links.pop(source, None)
@@ -352,9 +414,44 @@ class KvSubscriber:
             self.errors["connect"] += 1
             _log.error("KV-cache events of %s: %s", source.name, error.strerror)
 
-    def reader(self, socket: "zmq.Socket[bytes]", take: Callable[[list[bytes]], None]) -> _Reader:
+    def reader(
+        self,
+        socket: "zmq.Socket[bytes]",
+        take: Callable[[list[bytes]], None],
+        inflow: Inflow | None = None,
+        *,
+        is_shared: bool = False,
+    ) -> _Reader:
         """Return a reader of the socket."""
-        return _Reader(self._loop, socket, take)
+        return _Reader(self._loop, socket, take, inflow, is_shared=is_shared)
+
+    def monitor(
+        self, socket: "zmq.Socket[bytes]", inflow: Inflow, shook_hands: Callable[[], None]
+    ) -> _Reader:
+        """Have the connections that a socket will have watched, and a call made when one is ready."""
+
+        def take(frames: list[bytes]) -> None:
+            event = parse_monitor_message(frames)
+            if event["event"] in _OPENED:
+                inflow.opened(int(event["value"]))
+            elif event["event"] == zmq.EVENT_DISCONNECTED:
+                inflow.closed(int(event["value"]))
+            else:
+                shook_hands()
+
+        return self.reader(socket.get_monitor_socket(_MONITORED), take)
+
+    def _check_soon(self) -> None:
+        if self._checks is None and (self._links or self._bound is not None):
+            self._checks = self._loop.call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self._checks = None
+        self._check_soon()
+        floods = self._bound_inflow.check() + sum(link.check() for link in self._links.values())
+        if floods:
+            self.errors["flood"] += floods
+            _log.warning("KV-cache events: %d connections had too much unread and were closed", floods)
 
     def later(self, delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         """Call after a time in seconds."""

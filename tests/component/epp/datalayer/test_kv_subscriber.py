@@ -1,6 +1,9 @@
 """The picker's ZMQ sockets against real publishers: the simulated server's, and some on a bound socket."""
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -8,6 +11,7 @@ import msgspec
 import pytest
 import zmq
 
+from endpoint_picker.datalayer import kv_inflow
 from endpoint_picker.datalayer.kv_index import KvIndex
 from endpoint_picker.datalayer.kv_sources import KvEventsPlan, KvSource, KvSources
 from endpoint_picker.datalayer.kv_subscriber import KvSubscriber
@@ -214,5 +218,113 @@ async def test_a_message_of_many_frames_is_left_out_and_the_next_one_is_read(fol
     await until(publish, "the message after it is read")
     assert sum(pool.sources.received.values()) >= 1
     assert pool.index.entries == 1
-    assert pool.subscriber.errors == {"bind": 0, "connect": 0, "replay": 0}
+    assert pool.subscriber.errors == {"bind": 0, "connect": 0, "flood": 0, "replay": 0}
+    context.destroy(linger=0)
+
+
+def never_end(peer: socket.socket) -> None:
+    """Speak ZMTP 3.0 as a publisher up to a message whose frames all say that more follow."""
+    as_server = b"\0"
+    frame = b"\3" + struct.pack(">Q", 60_000) + bytes(60_000)
+    ready = b"\5READY\x0bSocket-Type\0\0\0\3PUB"
+    peer.settimeout(LIMIT_S)
+    with peer, contextlib.suppress(OSError):
+        peer.sendall(b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + as_server + bytes(31))
+        left = 64  # bytes of the other side's greeting
+        while left and (got := peer.recv(left)):
+            left -= len(got)
+        peer.sendall(bytes((4, len(ready))) + ready)
+        while True:
+            peer.sendall(frame)
+
+
+async def test_a_publisher_whose_message_does_not_end_is_shut_out(
+    following: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_inflow, "MAX_UNREAD", 1 << 20)
+    host = new_host()
+    pool = following(KvEventsPlan())  # type: ignore[operator]
+
+    def twice(listener: socket.socket) -> None:
+        listener.settimeout(LIMIT_S)
+        with listener:
+            for _ in range(2):
+                never_end(listener.accept()[0])
+
+    floods = asyncio.create_task(asyncio.to_thread(twice, socket.create_server((host, 5557))))
+    pool.follow(host)
+    async with asyncio.timeout(LIMIT_S):
+        await floods
+    await until(lambda: pool.subscriber.errors["flood"] == 2, "it is shut out, and again when it is back")
+
+
+async def test_a_stranger_whose_message_does_not_end_is_shut_out_and_others_are_heard(
+    following: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_inflow, "MAX_UNREAD", 1 << 20)
+    host = new_host()
+    pool = following(KvEventsPlan(discover=False, bind=f"tcp://{host}:5557"))  # type: ignore[operator]
+    pool.follow("10.0.0.2")
+    context = zmq.Context()
+    publisher = context.socket(zmq.PUB)
+    publisher.connect(f"tcp://{host}:5557")
+    stored = ["BlockStored", [1], None, list(range(16)), 16, None, "GPU" * 500, None]
+    payload = msgspec.msgpack.encode([1.0, [stored] * 40, 0])
+    number = 0
+
+    def publish() -> None:
+        nonlocal number
+        publisher.send_multipart((b"kv@10.0.0.2:8000@m", number.to_bytes(8, "big"), payload))
+        number += 1
+
+    def heard() -> int:
+        publish()
+        return sum(pool.sources.received.values())
+
+    await until(lambda: heard() > 0, "the publisher is heard")
+    stranger = socket.create_connection((host, 5557))
+    flood = asyncio.create_task(asyncio.to_thread(never_end, stranger))
+    await until(lambda: heard() > 0 and pool.subscriber.errors["flood"] == 1, "the flood is shut out")
+    await flood
+    # The publisher sends many times the bound, and is not taken for a flood.
+    before = heard()
+    await until(lambda: heard() > before + 100, "the publisher is heard afterwards")
+    assert number * len(payload) > 4 * kv_inflow.MAX_UNREAD
+    assert pool.subscriber.errors["flood"] == 1
+    context.destroy(linger=0)
+
+
+async def test_what_is_read_counts_to_the_byte(following: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    received = kv_inflow._received
+
+    def seen(own: socket.socket) -> int:
+        checked.append(received(own))
+        return checked[-1]
+
+    monkeypatch.setattr(kv_inflow, "_received", seen)
+    host = new_host()
+    context = zmq.Context()
+    publisher = context.socket(zmq.PUB)
+    publisher.bind(f"tcp://{host}:5557")
+    pool = following(KvEventsPlan())  # type: ignore[operator]
+    pool.follow(host)
+
+    def connection() -> kv_inflow._Connection | None:
+        (link,) = pool.subscriber._links.values()
+        found: kv_inflow._Connection | None = link._inflow._last
+        return found
+
+    def publish() -> int:
+        for size in (1, 200, 240, 250, 255, 256, 300, 70_000):
+            publisher.send_multipart((b"kv@h@m", bytes(8), bytes(size)))
+        found = connection()
+        return 0 if found is None else found.read
+
+    await until(lambda: publish() > 2_000_000, "messages come")
+    found = connection()
+    assert found is not None
+    checked.clear()
+    # The handshake, of some hundred bytes, is not counted as read.
+    await until(lambda: bool(checked) and 0 <= checked[-1] - found.read < 500, "all is read")
     context.destroy(linger=0)
