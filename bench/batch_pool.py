@@ -35,9 +35,9 @@ def main() -> None:
     """Make the runs and print the figures, the worst of the seeds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--load", type=float, default=4.0, help="of the chat; its knee is at 8.5")
-    parser.add_argument("--slots", type=int, default=80, help="of one server")
-    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--load", type=float, default=2.5, help="of the chat; its knee is at 8.5")
+    parser.add_argument("--slots", type=int, default=64, help="of one server")
+    parser.add_argument("--seconds", type=float, default=110.0)
     given = parser.parse_args()
     pool = Beside(servers=SERVERS, load=given.load, slots=given.slots, jobs=JOBS, seconds=given.seconds)
     made = [compare(pool, seed) for seed in range(1, given.seeds + 1)]
