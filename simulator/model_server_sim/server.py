@@ -483,6 +483,8 @@ class ModelServer:
                 _reset(request)
                 raise ConnectionResetError("an injected fault")
             known = await stream.more_than(sent)
+            if reset_after is not None:
+                known = min(known, reset_after)  # late, this may have all tokens at once
             await response.write(out + writer.tokens(sent, known))
             out, sent = b"", known
         await response.write(writer.ending(_usage(stream.sequence)))

@@ -88,6 +88,14 @@ async def test_errors_and_resets_come_at_their_rates(start: Start) -> None:
     await simulator.until_metric("vllm:num_requests_running", lambda v: v == 0)
 
 
+async def test_a_stream_is_cut_though_all_its_tokens_come_at_once(start: Start) -> None:
+    simulator = await start("--admin", "--time-scale", "1000000")
+    await inject(simulator, reset_rate=1, reset_after_tokens=3)
+    async with InferenceClient(simulator.url) as client:
+        cuts = [await client.send(Ask(stream=True, max_tokens=6, extra=LONG)) for _ in range(10)]
+    assert all(cut.error for cut in cuts)
+
+
 async def test_metrics_freeze_or_vanish(start: Start) -> None:
     simulator = await start("--admin", "--time-scale", "20")
     await inject(simulator, metrics="stale")
