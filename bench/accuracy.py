@@ -50,7 +50,7 @@ EARLY: Final = 300
 EARLY_ROWS: Final = 500
 #: Fewest requests of a regime whose coverage says anything: two points are a standard error there.
 LEAST_OF_REGIME: Final = 225
-#: Replays that the floor is told from, and with `--full`.
+#: Replays from which the floor is estimated, and with `--full`.
 REPLAYS: Final = 12
 FULL: Final = 50
 QUICK: Final = ("chat", "lora", "shift")

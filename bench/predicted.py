@@ -6,7 +6,7 @@
 A trainer's own code learns from requests that the default profile picked (other seeds, three loads of each
 workload); its bundle then serves all runs. `predicted` and `upstream` read the same predictions: the first
 takes the best score of `latency-scorer`, the second has the llm-d router's filters, and its random picker.
-Neither is told the SLOs; with `--objectives` three more policies are, one for each strategy of the scorer.
+Neither knows the SLOs; with `--objectives` three more policies are, one for each strategy of the scorer.
 The knee is the load at which the default profile serves 90 % of the requests within their SLOs. Prints JSON
 lines: a part is a difference over the default profile's figure, paired by seed, with its 95 % interval.
 """

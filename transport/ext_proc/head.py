@@ -97,7 +97,7 @@ Said = tuple[str, str] | tuple[()]
 
 
 class Names:
-    """The headers that somebody reads: their names in lower case, and what came of them so far."""
+    """The headers that are read: their names in lower case, and what came of them so far."""
 
     __slots__ = ("_spelt", "_wanted", "said")
 

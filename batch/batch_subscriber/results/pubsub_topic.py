@@ -18,7 +18,7 @@ from batch_subscriber.wire import encode_result
 
 
 class PublishingResults(ResultStore):
-    """For the worker alone: whoever else asks `exists` would publish as well."""
+    """For the worker alone: any other caller of `exists` would publish as well."""
 
     def __init__(self, store: ResultStore, url: PubSubUrl) -> None:
         """Keep results in `store`, publish them to the topic of `url`."""
