@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Final
 
 from batch_subscriber.errors import BatchError, ConfigurationError
+from inference_api.release import release_version
 
 #: Command: module of `batch_subscriber.commands`, and what the help says.
 COMMANDS: Final[Mapping[str, str]] = {
@@ -26,7 +27,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit status."""
     parser = argparse.ArgumentParser(prog="headroom-batch", description="Work that can wait.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
+    parser.add_argument("--version", action="version", version=release_version())
+    commands = parser.add_subparsers(dest="command", metavar="|".join(COMMANDS))
     # Only the module of the command that runs is imported, since each needs libraries of its own.
     chosen = next((one for one in arguments if one in COMMANDS), None)
     modules = {}
@@ -35,7 +37,11 @@ def run(arguments: Sequence[str]) -> int:
         if name == chosen:
             modules[name] = import_module(f"batch_subscriber.commands.{name}")
             modules[name].add_arguments(command)
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if given.command is None:
+        parser.error(f"name a command: {', '.join(COMMANDS)}")
     try:
         return int(modules[given.command].run(given))
     except ConfigurationError as wrong:
