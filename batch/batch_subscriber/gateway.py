@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+from yarl import URL
 
 from batch_subscriber.answers import Answer, GatewayFault
 from batch_subscriber.jobs import Job
@@ -44,7 +45,7 @@ class Gateway:
         session = self._open()
         try:
             async with session.post(
-                self._url + job.path,
+                URL(self._url + job.path, encoded=True),  # as it is, not normalised
                 data=job.body,
                 headers=self._headers(job),
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),

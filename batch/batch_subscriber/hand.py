@@ -65,7 +65,7 @@ class Hand:
         """Return how many may be sent at once."""
         return len(self._ready)
 
-    def take(self, delivery: Delivery, now: float) -> None:
+    def take(self, delivery: Delivery, now: float, *, is_cancelled: bool = False) -> None:
         """Take a job, ready to be sent. One that is in hand goes on under its new delivery."""
         held = self._held.get((delivery.job.id, delivery.job.generation))
         if held is not None:
@@ -74,6 +74,7 @@ class Hand:
             held.is_lost = False
             return
         held = Held(delivery, now)
+        held.is_cancelled = is_cancelled
         self._held[held.key] = held
         self._ready.append(held)
         self.size += len(delivery.job.body)

@@ -36,6 +36,13 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _GENERATION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PATH: Final = re.compile(r"/[\x21-\x7e]*")
+#: What a proxy or a client may take for a step out of the gateway's path: ".", ".." and empty segments.
+_STEP: Final = re.compile(r"/(\.|%2e){0,2}(?=[/\\])|/(\.|%2e){1,2}$|\\", re.IGNORECASE)
+
+
+def is_plain_path(path: str) -> bool:
+    """Return whether a path, before its query, stays below what it is appended to, normalised or not."""
+    return _STEP.search(path.partition("?")[0]) is None
 
 
 class Failure(NamedTuple):
@@ -108,6 +115,8 @@ def _check(job: Job) -> None:
         raise JobError("generation", "must be 1 to 64 letters, digits, - or _")
     if len(job.path) > MAX_PATH_CHARS or not _PATH.fullmatch(job.path):
         raise JobError("path", f"must begin with / and be at most {MAX_PATH_CHARS} visible ASCII characters")
+    if not is_plain_path(job.path):
+        raise JobError("path", "must have no empty segment, no . or .. and no backslash")
     if len(job.body) > MAX_BODY_BYTES:
         raise JobError("body", f"has {len(job.body)} bytes, more than {MAX_BODY_BYTES}")
     if job.attempts < 0:

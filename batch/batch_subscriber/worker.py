@@ -9,19 +9,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from batch_subscriber.answers import Answer, GatewayFault, Sender
 from batch_subscriber.cancellations import Cancellations
 from batch_subscriber.endings import CANCELLED, CUT_OFF, DRAINED, outcome_of
-from batch_subscriber.errors import QueueUnavailableError
+from batch_subscriber.errors import BatchError, QueueUnavailableError
 from batch_subscriber.flow import Flow, Outcome, Reading, Ticket
 from batch_subscriber.gauges import show_gauges
 from batch_subscriber.hand import Hand, Held
 from batch_subscriber.jobs import MAX_BODY_BYTES
 from batch_subscriber.metrics import Metrics
-from batch_subscriber.queues.interface import JobQueue
+from batch_subscriber.queues.interface import Delivery, JobQueue
 from batch_subscriber.results.interface import ResultStore
 from batch_subscriber.retries import (
     Decision,
@@ -163,9 +163,21 @@ class Worker:
                 self._metrics.count("jobs_received", by=len(got))
                 mean = sum(len(delivery.job.body) for delivery in got) / len(got)
                 self._mean_body = (self._mean_body + mean) / 2
+            cancelled = await self._cancelled_among(got)
             for delivery in got:
-                self._hand.take(delivery, self._now())
+                self._hand.take(delivery, self._now(), is_cancelled=delivery.job.group in cancelled)
             self._pump()
+
+    async def _cancelled_among(self, got: Sequence[Delivery]) -> set[str]:
+        """Return the cancelled groups of jobs that came; when that fails, a watch asks again."""
+        groups = {delivery.job.group for delivery in got if delivery.job.group}
+        if self._cancellations is None or not groups:
+            return set()
+        try:
+            return await self._cancellations.cancelled(groups)
+        except BatchError as fault:
+            self._settlement.queue_failed(fault)
+            return set()
 
     def _places(self) -> int:
         """Return how many jobs to ask for: what may be sent soon, within the bounds of what is held."""

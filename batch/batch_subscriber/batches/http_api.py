@@ -99,7 +99,9 @@ class BatchApi:
     def _check_token(self, request: web.Request) -> None:
         token = self._token()
         given = request.headers.get("Authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        if token and not hmac.compare_digest(
+            given.encode(errors="surrogateescape"), f"Bearer {token}".encode()
+        ):
             said = (
                 "Incorrect API key provided"
                 if given

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from batch_subscriber.batches.api_errors import ApiError
+from batch_subscriber.jobs import is_plain_path
 
 #: Bounds that OpenAI's API has as well.
 MAX_METADATA: Final = 16
@@ -182,7 +183,7 @@ def new_batch(asked: object, *, batch_id: str, generation: str, now: float) -> B
         if not isinstance(asked.get(name), str):
             raise ApiError(400, f"Missing required parameter: {name!r}, a string", param=name)
     endpoint = asked["endpoint"]
-    if not _ENDPOINT.fullmatch(endpoint):
+    if not _ENDPOINT.fullmatch(endpoint) or endpoint.endswith("/") or not is_plain_path(endpoint):
         raise ApiError(
             400, f"Invalid endpoint {endpoint[:100]!r}: a path such as /v1/chat/completions", param="endpoint"
         )

@@ -138,17 +138,18 @@ def _token(path: Path | None) -> Callable[[], str]:
 @contextlib.contextmanager
 def _only_one(home: Path) -> Iterator[None]:
     """Hold the folder: two processes would run each batch twice."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "serve.lock").open("w") as lock:
+    with contextlib.ExitStack() as held:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((home / "serve.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError:
-        msg = f"another `headroom-batch serve` uses {home}: end it, or give another --home"
-        raise ConfigurationError(msg) from None
-    except PermissionError as fault:
-        msg = f"--home {home}: {fault.strerror}"
-        raise ConfigurationError(msg) from fault
+        except BlockingIOError:
+            msg = f"another `headroom-batch serve` uses {home}: end it, or give another --home"
+            raise ConfigurationError(msg) from None
+        except OSError as fault:
+            msg = f"--home {home} cannot be a folder to write in: {fault.strerror}"
+            raise ConfigurationError(msg) from fault
+        yield
 
 
 async def _serve(given: argparse.Namespace, host: str, port: int, token: Callable[[], str]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import openai
@@ -243,6 +244,16 @@ async def test_a_token_is_demanded_and_may_change(tmp_path: Path) -> None:
                 await client.batches.list()
             assert refused.value.code == "invalid_api_key"
             assert "first" not in str(refused.value)
+        where = urlsplit(served.url)
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        writer.write(
+            b"GET /v1/batches HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n"
+        )
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert b" 401 " in answer.partition(b"\r\n")[0]
+        assert b"invalid_api_key" in answer
         async with openai.AsyncOpenAI(base_url=served.url, api_key="second", max_retries=0) as client:
             assert [batch async for batch in client.batches.list()] == []
     finally:
@@ -264,6 +275,16 @@ def test_bad_flags_are_refused(tmp_path: Path, flags: list[str], says: str) -> N
     )
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [*COMMAND, "serve", "--home", str(tmp_path / "file")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "cannot be a folder to write in" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 async def test_one_process_at_a_time_has_a_home(served: ServeProcess) -> None:

@@ -23,6 +23,12 @@ VALID = {"id": "a", "generation": "g", "path": "/v1/completions", "body": b"{}"}
         ("generation", "a b", "letters"),
         ("path", "v1", "begin with /"),
         ("path", "/v1 HTTP/1.1", "visible"),
+        ("path", "/v1/../admin", "no empty segment"),
+        ("path", "/v1/..", "no empty segment"),
+        ("path", "/v1/.%2E/admin", "no empty segment"),
+        ("path", "/v1/./chat", "no empty segment"),
+        ("path", "//admin/v1", "no empty segment"),
+        ("path", "/v1\\..\\admin", "no backslash"),
         ("body", b"x" * (MAX_BODY_BYTES + 1), "bytes"),
         ("headers", [("a b", "c")], "no header name"),
         ("headers", [("Host", "c")], "set by the subscriber"),
@@ -35,6 +41,11 @@ def test_a_value_out_of_bounds_is_refused_by_name(field: str, value: object, say
     with pytest.raises(JobError, match=says) as refused:
         Job.checked(**{**VALID, field: value})
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/chat/completions/", "/v1/files?next=../a//b", "/v1/..a/.b/c."])
+def test_a_path_that_stays_where_it_is_appended_is_taken(path: str) -> None:
+    assert Job.checked(**{**VALID, "path": path}).path == path
 
 
 @given(

@@ -321,6 +321,20 @@ def test_a_cancelled_group_ends_within_a_second_and_frees_its_requests() -> None
     run_virtual(main())
 
 
+def test_jobs_of_a_cancelled_group_that_come_later_are_not_sent() -> None:
+    async def main() -> None:
+        stage = Stage(taking(500.0), max_in_flight=2, max_held=4)
+        await stage.queue.put([make_job(number) for number in range(40)])
+        async with stage.running():
+            await asyncio.sleep(10)
+            await stage.queue.cancel("batch-1")
+            await stage.until_empty()
+        assert len(stage.gateway.sent) == 2
+        assert [result.cause for result in stage.store.writes] == [Cause.CANCELLED] * 40
+
+    run_virtual(main())
+
+
 def test_sigterm_gives_back_what_is_not_sent_and_lets_the_rest_end() -> None:
     async def main() -> None:
         stage = Stage(taking(10.0), max_in_flight=2, max_held=4, drain_s=20)
