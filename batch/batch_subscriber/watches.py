@@ -54,18 +54,21 @@ class Watches:
         """Call `cancel` once for each job in hand whose group is cancelled."""
         while True:
             await asyncio.sleep(self._settings.cancel_every_s)
-            groups = self._hand.groups()
-            if not groups:
-                continue
-            try:
-                cancelled = await cancellations.cancelled(groups)
-            except BatchError as fault:
-                self._settlement.queue_failed(fault)
-                continue
+            cancelled = await self.cancelled_among(cancellations, self._hand.groups())
             for held in self._hand:
                 if held.job.group in cancelled and not held.is_cancelled:
                     held.is_cancelled = True
                     cancel(held)
+
+    async def cancelled_among(self, cancellations: Cancellations, groups: set[str]) -> set[str]:
+        """Return those of `groups` that are cancelled; none where that cannot be asked."""
+        if not groups:
+            return set()
+        try:
+            return await cancellations.cancelled(groups)
+        except BatchError as fault:
+            self._settlement.queue_failed(fault)
+            return set()
 
     async def read_backlog(self) -> None:
         """Keep `backlog` current."""

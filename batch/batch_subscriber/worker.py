@@ -15,7 +15,7 @@ from typing import Any, Final
 from batch_subscriber.answers import Answer, GatewayFault, Sender
 from batch_subscriber.cancellations import Cancellations
 from batch_subscriber.endings import CANCELLED, CUT_OFF, DRAINED, outcome_of
-from batch_subscriber.errors import BatchError, QueueUnavailableError
+from batch_subscriber.errors import QueueUnavailableError
 from batch_subscriber.flow import Flow, Outcome, Reading, Ticket
 from batch_subscriber.gauges import show_gauges
 from batch_subscriber.hand import Hand, Held
@@ -169,15 +169,11 @@ class Worker:
             self._pump()
 
     async def _cancelled_among(self, got: Sequence[Delivery]) -> set[str]:
-        """Return the cancelled groups of jobs that came; when that fails, a watch asks again."""
+        """Return the cancelled groups of jobs that came."""
+        if self._cancellations is None:
+            return set()
         groups = {delivery.job.group for delivery in got if delivery.job.group}
-        if self._cancellations is None or not groups:
-            return set()
-        try:
-            return await self._cancellations.cancelled(groups)
-        except BatchError as fault:
-            self._settlement.queue_failed(fault)
-            return set()
+        return await self._watches.cancelled_among(self._cancellations, groups)
 
     def _places(self) -> int:
         """Return how many jobs to ask for: what may be sent soon, within the bounds of what is held."""
